@@ -1,0 +1,58 @@
+// What this rank has asked of its peers, in order.
+//
+// One log per rank (all communicators of the rank write to it, for all
+// collectives of a rank have one host order). It keeps a rolling hash over
+// (communicator, unit, phase direction, kind, numel, dtype), and the last
+// entries for the time-out table.
+#pragma once
+
+#include <c10/core/ScalarType.h>
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <string_view>
+
+namespace tessera {
+
+struct CallLabel;
+
+/// One collective as entered in the log.
+struct CollectiveEntry {
+  uint64_t sequence = 0;  // counts from 1; 0: none yet
+  std::string communicator;
+  std::string kind;  // "all_gather", "reduce_scatter", ...
+  std::string unit;
+  std::string phase;
+  std::string op;
+  int64_t num_bytes = 0;
+  bool finished = false;
+  std::chrono::steady_clock::time_point started;
+};
+
+/// Thread-safe: the watchdog reads while the training thread writes.
+class CollectiveLog {
+ public:
+  /// Enters a collective and folds it into the hash. Returns its sequence.
+  uint64_t enter(std::string_view communicator, std::string_view kind,
+                 const CallLabel& label, int64_t numel, c10::ScalarType dtype);
+  void finish(uint64_t sequence);
+
+  /// Hash of everything entered with `Hashed::yes` so far.
+  [[nodiscard]] uint64_t hash() const;
+  [[nodiscard]] CollectiveEntry last() const;
+
+  /// Where this rank is, as one line for the table.
+  [[nodiscard]] std::string describe() const;
+
+ private:
+  mutable std::mutex mutex_;
+  uint64_t sequence_ = 0;
+  uint64_t hash_ = 0xcbf29ce484222325ull;
+  static constexpr size_t kKept = 64;
+  std::array<CollectiveEntry, kKept> ring_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,101 @@
+// One group of ranks that talk to each other, and its collectives.
+//
+// A Communicator wraps one c10d backend (Gloo on CPU, NCCL on CUDA). Every
+// collective of a rank, on whichever communicator, is entered in the rank's
+// CollectiveLog before it starts: that gives the rolling hash that is compared
+// across ranks, and the table that is printed when a peer does not come.
+//
+// Threads: the collectives of one rank are issued by one thread at a time (the
+// one that runs forward or backward).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tessera {
+
+class CollectiveLog;
+
+/// What a collective is for; stands in the time-out table and in the hash.
+struct CallLabel {
+  std::string_view unit = "";   // name of the unit, "" for none
+  std::string_view phase = "";  // "forward", "backward", "optimizer", ...
+  std::string_view op = "";     // the ATen operator that caused it, if any
+};
+
+enum class ReduceOp { sum, min, max };
+
+/// A collective under way. On CPU `wait` blocks until the result is there; on
+/// CUDA the call was issued on the current stream and `wait` does nothing more.
+class Pending {
+ public:
+  class Impl;
+
+  Pending();
+  explicit Pending(std::unique_ptr<Impl> impl);
+  Pending(Pending&&) noexcept;
+  Pending& operator=(Pending&&) noexcept;
+  ~Pending();  // waits, and swallows errors
+
+  /// Errors: CommError with the time-out table when a peer did not come, or
+  ///         failed.
+  void wait();
+
+ private:
+  std::unique_ptr<Impl> impl_;
+};
+
+/// One all-gather of several: `output` is [size * n], `input` this rank's [n],
+/// of one dtype; `input` may be this rank's slot of `output`.
+struct GatherCall {
+  at::Tensor output;
+  at::Tensor input;
+};
+
+/// One reduce-scatter of several: `input` is [size * n], `output` [n].
+struct ReduceCall {
+  at::Tensor output;
+  at::Tensor input;
+};
+
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+
+  [[nodiscard]] virtual int rank() const = 0;
+  [[nodiscard]] virtual int size() const = 0;
+  [[nodiscard]] virtual const std::string& name() const = 0;
+  [[nodiscard]] virtual CollectiveLog& log() const = 0;
+
+  /// Starts all calls together (one launch on NCCL).
+  virtual Pending all_gather(std::span<const GatherCall> calls,
+                             const CallLabel& label) = 0;
+
+  /// Sums over ranks; divides nothing. The sum is taken in rank order on CPU,
+  /// so it is the same for any backend time-out or thread schedule.
+  virtual Pending reduce_scatter(std::span<const ReduceCall> calls,
+                                 const CallLabel& label) = 0;
+
+  virtual Pending all_reduce(const at::Tensor& tensor, ReduceOp op,
+                             const CallLabel& label) = 0;
+
+  virtual Pending broadcast(const at::Tensor& tensor, int root,
+                            const CallLabel& label) = 0;
+
+  /// Returns when every rank has called it.
+  virtual void barrier(const CallLabel& label) = 0;
+
+  /// Every rank's bytes, in rank order. Goes through the store, not through the
+  /// backend: for set-up and error reports, not for training steps.
+  [[nodiscard]] virtual std::vector<std::string> exchange(
+      std::string_view bytes, const CallLabel& label) = 0;
+};
+
+}  // namespace tessera

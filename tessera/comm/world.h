@@ -1,0 +1,102 @@
+// The ranks of one job, as this rank sees them.
+//
+//   World world = init_distributed();  // torchrun, plain RANK/WORLD_SIZE, or 1
+//
+// A World is a cheap handle; copies share one state. Communicators are created
+// eagerly, in the order in which they are asked for, which must be the same on
+// every rank.
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace c10d {
+class Store;
+}
+
+namespace tessera {
+
+class Communicator;
+class CollectiveLog;
+
+enum class CommBackend { automatic, gloo, nccl };
+
+struct InitOptions {
+  // automatic: NCCL when a CUDA device is there and this is a CUDA build.
+  CommBackend backend = CommBackend::automatic;
+  // A collective that takes longer ends the job with a table. Unset: 10 min for
+  // NCCL, 30 min for Gloo.
+  std::optional<std::chrono::milliseconds> timeout = {};
+};
+
+class World {
+ public:
+  struct State;
+
+  World() = default;  // undefined; a mesh made of it is an error
+  explicit World(std::shared_ptr<State> state) : state_(std::move(state)) {}
+
+  [[nodiscard]] bool defined() const { return state_ != nullptr; }
+  [[nodiscard]] int rank() const;
+  [[nodiscard]] int size() const;
+  [[nodiscard]] int local_rank() const;
+  /// Where this rank computes: cpu, or cuda:<local rank>.
+  [[nodiscard]] c10::Device device() const;
+  [[nodiscard]] std::chrono::milliseconds timeout() const;
+  [[nodiscard]] CollectiveLog& log() const;
+
+  /// A communicator over `ranks` (world ranks, in this order; this rank must be
+  /// among them). `name` must be the same on all its ranks and new to them.
+  [[nodiscard]] std::shared_ptr<Communicator> make_communicator(
+      const std::string& name, const std::vector<int>& ranks) const;
+
+  /// Every rank's bytes, in rank order, through the store.
+  [[nodiscard]] std::vector<std::string> exchange(std::string_view key,
+                                                  std::string_view bytes) const;
+
+  /// Returns when all ranks have called it. For set-up and teardown.
+  void barrier() const;
+
+  bool operator==(const World& other) const = default;
+
+ private:
+  std::shared_ptr<State> state_;
+};
+
+/// Joins the job that the environment describes: torchrun's variables (agent
+/// hosted store included), plain RANK / WORLD_SIZE / MASTER_ADDR / MASTER_PORT,
+/// or else one process. Says on rank 0 which it took.
+/// Errors: InvalidArgument for half-set or impossible variables, CommError when
+///         the store cannot be reached.
+[[nodiscard]] World init_distributed(const InitOptions& options = {});
+
+/// Runs `body` on `world_size` threads of this process, each with a World of
+/// its own over Gloo and an in-process store. For tests. Rethrows the first
+/// failure of the lowest rank; a rank that waits for a peer longer than
+/// `timeout` fails by CommError.
+template <class Body>
+void run_ranks(int world_size, Body&& body,
+               std::chrono::milliseconds timeout = std::chrono::seconds(60));
+
+namespace internal {
+void run_ranks(int world_size, void (*call)(void*, const World&), void* body,
+               std::chrono::milliseconds timeout);
+}
+
+template <class Body>
+void run_ranks(int world_size, Body&& body,
+               std::chrono::milliseconds timeout) {
+  using B = std::remove_reference_t<Body>;
+  internal::run_ranks(
+      world_size,
+      [](void* b, const World& world) { (*static_cast<B*>(b))(world); },
+      const_cast<void*>(static_cast<const void*>(&body)), timeout);
+}
+
+}  // namespace tessera

@@ -1,0 +1,58 @@
+// How one parameter is spread over ranks: what its shard carries, and what
+// optimizers, clipping and checkpoints need to know of it.
+//
+// A shard is a piece of a flat master tensor:
+//
+//   FlatMaster of one group on this rank (1-D, one dtype)
+//   | p0 .......... | p2 ... |gap| p1 ... | padding |
+//
+// Pieces are listed by offset. A gap or padding belongs to nobody and holds
+// zeros, in the master and in its gradient; an elementwise update may run over
+// it as long as it maps zero gradient at zero value to zero.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tessera/tensor/box.h"
+
+namespace tessera {
+
+class Communicator;
+
+struct FlatPiece {
+  int64_t offset = 0;  // elements, in the flat master
+  int64_t numel = 0;   // 0 for an empty shard
+};
+
+/// The flat master tensors of one group. Owned by its unit and by its shards.
+struct FlatMaster {
+  at::Tensor data;  // 1-D, master dtype, not gated
+  at::Tensor grad;  // same shape; undefined while no shard holds a piece of it
+  std::vector<FlatPiece> pieces;  // by offset, those with numel > 0
+};
+
+struct Spread {
+  std::string name;                   // fully qualified, of the parameter
+  std::vector<int64_t> global_sizes;  // of the full parameter
+  std::vector<Box> boxes;             // this rank's part; empty for none
+  FlatPiece piece;                    // where that part lies
+  std::shared_ptr<FlatMaster> master;
+  // Ranks over which the parameter is cut: a norm over all of it sums the
+  // ranks' parts over this communicator. Null when every rank holds all of it.
+  std::shared_ptr<Communicator> communicator;
+};
+
+/// What `parameter` carries, or null for a plain tensor.
+[[nodiscard]] const Spread* spread_of(const at::Tensor& parameter);
+
+/// An alias of a shard (or of its gradient) that the gate does not guard: reads
+/// and writes this rank's part only, for those who mean it. A plain tensor comes
+/// back as it is. Shares data and version counter; has no autograd history.
+[[nodiscard]] at::Tensor local(const at::Tensor& shard);
+
+}  // namespace tessera
