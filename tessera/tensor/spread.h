@@ -12,6 +12,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/StorageImpl.h>
 
 #include <cstdint>
 #include <memory>
@@ -29,11 +30,22 @@ struct FlatPiece {
   int64_t numel = 0;   // 0 for an empty shard
 };
 
-/// The flat master tensors of one group. Owned by its unit and by its shards.
+/// The flat master tensor of one group on this rank. Owned by its unit and by
+/// its shards.
 struct FlatMaster {
-  at::Tensor data;  // 1-D, master dtype, not gated
-  at::Tensor grad;  // same shape; undefined while no shard holds a piece of it
+  at::Tensor data;  // 1-D, master dtype, not gated; its version counter is the
+                    // one of all its shards
   std::vector<FlatPiece> pieces;  // by offset, those with numel > 0
+
+  /// The flat gradient, laid out as `data` (1-D, same numel and dtype, not
+  /// gated), or undefined when there is none. Its memory lives as long as a
+  /// shard's `.grad` is a piece of it, so `zero_grad` frees it.
+  [[nodiscard]] at::Tensor grad() const;
+  void set_grad(const at::Tensor& grad);
+
+ private:
+  c10::weak_intrusive_ptr<c10::StorageImpl> grad_storage_{
+      c10::intrusive_ptr<c10::StorageImpl>()};
 };
 
 struct Spread {
