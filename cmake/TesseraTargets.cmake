@@ -4,49 +4,75 @@ set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
 # One -fPIC for libraries and programs, so that all share one precompiled header.
 set(CMAKE_POSITION_INDEPENDENT_CODE OFF)
-set(CMAKE_RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/bin")
-set(CMAKE_LIBRARY_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/lib")
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/bin")
+set(CMAKE_LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/lib")
+set(CMAKE_ARCHIVE_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/lib")
+# A build folder finds its own library wherever it is carried to.
+set(CMAKE_BUILD_RPATH_USE_ORIGIN ON)
+set(CMAKE_INSTALL_RPATH
+  "$ORIGIN/../${CMAKE_INSTALL_LIBDIR};${TESSERA_TORCH_ROOT}/lib")
 find_package(Threads REQUIRED)
 
 add_library(tessera_flags INTERFACE)
 target_compile_options(tessera_flags INTERFACE -fPIC -Wall -Wextra -Wpedantic
   $<$<BOOL:${TESSERA_WERROR}>:-Werror>)
-target_include_directories(tessera_flags INTERFACE
-  $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>)
+target_include_directories(tessera_flags INTERFACE "${PROJECT_SOURCE_DIR}")
 
-# All that includes torch headers shares this precompiled header.
+# All that includes torch headers shares this precompiled header. Its name in
+# angle brackets keeps the path of the clone out of it, so that ccache knows it
+# again in another clone.
 add_library(tessera_pch OBJECT "${PROJECT_SOURCE_DIR}/cmake/pch.cpp")
-target_precompile_headers(tessera_pch PRIVATE "${PROJECT_SOURCE_DIR}/cmake/pch.h")
-target_link_libraries(tessera_pch PRIVATE tessera_flags tessera_torch Threads::Threads)
+target_precompile_headers(tessera_pch PRIVATE <cmake/pch.h>)
+target_link_libraries(tessera_pch PRIVATE
+  tessera_flags tessera::torch Threads::Threads)
 
 function(tessera_use_torch target)
-  target_link_libraries(${target} PRIVATE tessera_flags)
+  target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:tessera_flags>)
   target_precompile_headers(${target} REUSE_FROM tessera_pch)
 endfunction()
 
-function(tessera_add_library)
+# The sources of the library in `result`: of each pair x_cuda.cpp and
+# x_no_cuda.cpp one, and x_nccl.cpp only for CUDA.
+function(_tessera_list_sources result)
   file(GLOB sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tessera/*/*.cpp")
-  list(FILTER sources EXCLUDE REGEX "_(no_)?cuda\\.cpp$|_nccl\\.cpp$|comm/gloo_")
-  add_library(tessera ${sources})
-  add_library(tessera::tessera ALIAS tessera)
-  if(TESSERA_CUDA)
-    file(GLOB optional CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tessera/*/*_cuda.cpp")
-    list(FILTER optional EXCLUDE REGEX "_no_cuda\\.cpp$")
-  else()
-    file(GLOB optional CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tessera/*/*_no_cuda.cpp")
+  set(without_cuda ${sources})
+  list(FILTER without_cuda INCLUDE REGEX "_no_cuda\\.cpp$")
+  list(FILTER sources EXCLUDE REGEX "_no_cuda\\.cpp$|/comm/gloo_")
+  if(NOT TESSERA_CUDA)
+    list(FILTER sources EXCLUDE REGEX "_(cuda|nccl)\\.cpp$")
+    list(APPEND sources ${without_cuda})
   endif()
-  target_sources(tessera PRIVATE ${optional})
-  target_link_libraries(tessera PUBLIC tessera_torch Threads::Threads)
-  tessera_use_torch(tessera)
-  # The only files that see the stand-in Gloo headers, so not the shared header.
-  file(GLOB gloo CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tessera/comm/gloo_*.cpp")
-  if(gloo)
-    add_library(tessera_gloo OBJECT ${gloo})
-    target_link_libraries(tessera_gloo PRIVATE tessera_flags tessera_torch)
+  set(${result} ${sources} PARENT_SCOPE)
+endfunction()
+
+# The only files that see the stand-in Gloo headers, so not the shared header.
+function(_tessera_add_gloo)
+  file(GLOB sources CONFIGURE_DEPENDS
+    "${PROJECT_SOURCE_DIR}/tessera/comm/gloo_*.cpp")
+  if(sources)
+    add_library(tessera_gloo OBJECT ${sources})
+    target_link_libraries(tessera_gloo PRIVATE tessera_flags tessera::torch)
     target_include_directories(tessera_gloo PRIVATE
       "${PROJECT_SOURCE_DIR}/cmake/gloo_headers")
     target_sources(tessera PRIVATE $<TARGET_OBJECTS:tessera_gloo>)
   endif()
+endfunction()
+
+function(tessera_add_library)
+  _tessera_list_sources(sources)
+  add_library(tessera ${sources})
+  add_library(tessera::tessera ALIAS tessera)
+  # No define of its own: shared and static libraries are the same objects.
+  set_target_properties(tessera PROPERTIES DEFINE_SYMBOL ""
+    VERSION ${PROJECT_VERSION}
+    SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
+  target_compile_features(tessera PUBLIC cxx_std_20)
+  target_include_directories(tessera PUBLIC
+    $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
+    $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+  target_link_libraries(tessera PUBLIC tessera::torch Threads::Threads)
+  tessera_use_torch(tessera)
+  _tessera_add_gloo()
 endfunction()
 
 # tessera_add_program(NAME SOURCES...): a program in bin/.
@@ -61,14 +87,18 @@ endfunction()
 function(tessera_add_test name)
   tessera_add_program(${name} ${ARGN})
   target_link_libraries(${name} PRIVATE GTest::gtest GTest::gtest_main)
-  add_test(NAME ${name} COMMAND ${name})
-  set_tests_properties(${name} PROPERTIES TIMEOUT 600)
+  tessera_register_test(${name})
 endfunction()
 
 # A test of pure files: links neither torch nor tessera, compiles in a second.
 function(tessera_add_plain_test name)
   add_executable(${name} ${ARGN})
   target_link_libraries(${name} PRIVATE tessera_flags GTest::gtest GTest::gtest_main)
+  tessera_register_test(${name})
+endfunction()
+
+# Runs a test binary under ctest, with a deadline and the sanitizers' settings.
+function(tessera_register_test name)
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES TIMEOUT 600)
 endfunction()
