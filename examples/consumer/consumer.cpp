@@ -1,0 +1,6 @@
+// The smallest program that links Tessera.
+#include <iostream>
+
+#include "tessera/base/version.h"
+
+int main() { std::cout << "consumer: Tessera " << tessera::version() << "\n"; }
