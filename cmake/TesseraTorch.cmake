@@ -65,14 +65,15 @@ function(_tessera_judge_torch root version cuda result)
   set(${result} "${problem}" PARENT_SCOPE)
 endfunction()
 
-# Links tessera::torch to a shared library by its file, under its own SONAME.
+# Links tessera::torch to a shared library, as tessera::libNAME.
 function(_tessera_link_library name path)
-  if(NOT TARGET tessera::${name})
-    add_library(tessera::${name} SHARED IMPORTED GLOBAL)
-    set_target_properties(tessera::${name} PROPERTIES IMPORTED_LOCATION "${path}")
+  if(NOT TARGET tessera::lib${name})
+    add_library(tessera::lib${name} SHARED IMPORTED GLOBAL)
+    set_target_properties(tessera::lib${name} PROPERTIES
+      IMPORTED_LOCATION "${path}")
   endif()
   set_property(TARGET tessera::torch APPEND PROPERTY
-    INTERFACE_LINK_LIBRARIES tessera::${name})
+    INTERFACE_LINK_LIBRARIES tessera::lib${name})
 endfunction()
 
 function(_tessera_add_torch_target)
