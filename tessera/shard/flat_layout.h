@@ -4,15 +4,18 @@
 // parameter has rows of one element). In each buffer rank r owns
 // [r * shard_numel, (r + 1) * shard_numel), a whole number of rows: no row is
 // cut between ranks, so a shard keeps its trailing dims at any world size.
-// Shapes {4,3} and {3} on two ranks, one buffer of rows of 3:
+// Shapes {5,3} and {3} on two ranks, one buffer of rows of 3:
 //
-//   element  0              9           12    15        18
-//            | a: rows 0-2  | a: row 3  | b   | padding |
-//            '--- rank 0 ---'---------- rank 1 ---------'
+//   element  0              9                  15   18
+//            | a: rows 0-2  | a: rows 3 and 4  | b  |
+//            '--- rank 0 ---'-------- rank 1 -------'
 //
 // The full tensors of a group are views of one storage that holds all buffers
 // one after the other; a rank's flat master holds its part of each buffer one
-// after the other.
+// after the other. In both, every buffer starts at a multiple of 256 bytes of
+// the compute, the reduce and a 4-byte master dtype. The gaps before those
+// starts belong to nobody: no collective carries them, nothing may read them,
+// and they are not padding.
 #pragma once
 
 #include <cstddef>
@@ -58,18 +61,23 @@ struct LayoutOptions {
 class FlatLayout {
  public:
   [[nodiscard]] int64_t world_size() const { return world_size_; }
+  /// Elements of the full storage, gaps between buffers included.
   [[nodiscard]] int64_t full_numel() const { return full_numel_; }
+  /// Elements of a rank's flat master, gaps between buffers included.
   [[nodiscard]] int64_t shard_numel() const { return shard_numel_; }
+  /// Longest rows first, so a buffer of rows of one element comes last.
   [[nodiscard]] const std::vector<FlatBuffer>& buffers() const {
     return buffers_;
   }
+  /// In the order of the shapes given to `plan_flat_layout`.
   [[nodiscard]] const std::vector<FlatParameter>& parameters() const {
     return parameters_;
   }
-  /// Elements that belong to no parameter, over all ranks.
+  /// Elements of the buffers that belong to no parameter, over all ranks.
   [[nodiscard]] int64_t padding() const;
 
   /// The rows of parameter `index` that `rank` owns.
+  /// Errors: InvalidArgument for an index or a rank that does not exist.
   [[nodiscard]] LocalPiece piece(size_t index, int64_t rank) const;
 
  private:
@@ -90,7 +98,12 @@ class FlatLayout {
 ///          world_size times the sum of the distinct row lengths. Parameters
 ///          start at a multiple of 128 bytes in compute and in reduce dtype
 ///          where that bound and the rank boundaries allow, buffers at 256.
-/// Errors:  InvalidArgument for a 0-D shape, a negative size, world_size < 1.
+///          In each buffer all parameters of two and more dims come first. 1-D
+///          parameters fill what those leave free at the end of the buffers,
+///          unaligned rather than not at all; the rest of them share a buffer
+///          of rows of one element.
+/// Errors:  InvalidArgument for a 0-D shape, a negative size, world_size or
+///          bytes below 1.
 /// Cost:    O(n log n); allocates no tensor.
 [[nodiscard]] FlatLayout plan_flat_layout(
     std::span<const std::vector<int64_t>> shapes, const LayoutOptions& options);
