@@ -2,8 +2,8 @@
 //
 // One log per rank (all communicators of the rank write to it, for all
 // collectives of a rank have one host order). It keeps a rolling hash over
-// (communicator, unit, phase direction, kind, numel, dtype), and the last
-// entries for the time-out table.
+// (communicator, kind, unit, numel, dtype), and the last entries for the
+// time-out table.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -14,6 +14,8 @@
 #include <mutex>
 #include <string>
 #include <string_view>
+
+#include "tessera/comm/fnv_hash.h"
 
 namespace tessera {
 
@@ -27,6 +29,8 @@ struct CollectiveEntry {
   std::string unit;
   std::string phase;
   std::string op;
+  int64_t numel = 0;
+  std::string dtype;  // "Float", "BFloat16", ..., "" for none
   int64_t num_bytes = 0;
   bool finished = false;
   std::chrono::steady_clock::time_point started;
@@ -38,9 +42,15 @@ class CollectiveLog {
   /// Enters a collective and folds it into the hash. Returns its sequence.
   uint64_t enter(std::string_view communicator, std::string_view kind,
                  const CallLabel& label, int64_t numel, c10::ScalarType dtype);
+
+  /// Enters a call that goes through the store (barrier, exchange): it stands
+  /// in the table, not in the hash. Returns its sequence.
+  uint64_t enter_unhashed(std::string_view communicator, std::string_view kind,
+                          const CallLabel& label);
+
   void finish(uint64_t sequence);
 
-  /// Hash of everything entered with `Hashed::yes` so far.
+  /// Hash of everything entered by `enter` so far.
   [[nodiscard]] uint64_t hash() const;
   [[nodiscard]] CollectiveEntry last() const;
 
@@ -48,9 +58,11 @@ class CollectiveLog {
   [[nodiscard]] std::string describe() const;
 
  private:
+  uint64_t push(CollectiveEntry entry);
+
   mutable std::mutex mutex_;
   uint64_t sequence_ = 0;
-  uint64_t hash_ = 0xcbf29ce484222325ull;
+  uint64_t hash_ = FnvHash::kStart;
   static constexpr size_t kKept = 64;
   std::array<CollectiveEntry, kKept> ring_;
 };

@@ -10,10 +10,13 @@
 #include <c10/core/Device.h>
 
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 namespace c10d {
@@ -63,6 +66,10 @@ class World {
   /// Returns when all ranks have called it. For set-up and teardown.
   void barrier() const;
 
+  /// 0, 1, 2, ...: for names that must be new. The same on every rank when all
+  /// call in the same order.
+  [[nodiscard]] int64_t next_id() const;
+
   bool operator==(const World& other) const = default;
 
  private:
@@ -90,8 +97,7 @@ void run_ranks(int world_size, void (*call)(void*, const World&), void* body,
 }
 
 template <class Body>
-void run_ranks(int world_size, Body&& body,
-               std::chrono::milliseconds timeout) {
+void run_ranks(int world_size, Body&& body, std::chrono::milliseconds timeout) {
   using B = std::remove_reference_t<Body>;
   internal::run_ranks(
       world_size,

@@ -1,0 +1,2 @@
+// Stand-in, see gloo/algorithm.h.
+#pragma once

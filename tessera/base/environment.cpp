@@ -1,0 +1,51 @@
+#include "tessera/base/environment.h"
+
+#include <charconv>
+#include <cstdlib>
+
+#include "tessera/base/error.h"
+
+namespace tessera::environment {
+
+std::optional<std::string> text(const char* name) {
+  const char* value = std::getenv(name);
+  if (value == nullptr || *value == '\0') return std::nullopt;
+  return value;
+}
+
+std::optional<int64_t> number(const char* name) {
+  const std::optional<std::string> value = text(name);
+  if (!value) return std::nullopt;
+  int64_t result = 0;
+  const char* end = value->data() + value->size();
+  const auto [parsed, error] = std::from_chars(value->data(), end, result);
+  require<InvalidArgument>(error == std::errc() && parsed == end, [&] {
+    return str("environment: ", name, " is '", *value,
+               "', which is not a whole number; set it to one, or unset it.");
+  });
+  return result;
+}
+
+Launch launch() {
+  return {
+      .rank = number("RANK"),
+      .world_size = number("WORLD_SIZE"),
+      .local_rank = number("LOCAL_RANK"),
+      .local_world_size = number("LOCAL_WORLD_SIZE"),
+      .master_addr = text("MASTER_ADDR"),
+      .master_port = number("MASTER_PORT"),
+      .run_id = text("TORCHELASTIC_RUN_ID"),
+      .restart_count = number("TORCHELASTIC_RESTART_COUNT"),
+      .agent_hosts_store = text("TORCHELASTIC_USE_AGENT_STORE") == "True",
+  };
+}
+
+std::optional<std::string> gloo_interface() {
+  return text("GLOO_SOCKET_IFNAME");
+}
+
+std::optional<std::string> log_level() { return text("TESSERA_LOG_LEVEL"); }
+
+void disable_flight_recorder() { setenv("TORCH_FR_BUFFER_SIZE", "0", 1); }
+
+}  // namespace tessera::environment

@@ -1,0 +1,47 @@
+// What the process environment says. The only file that reads it.
+//
+// Every getter looks anew, so that a launcher or a test may set a variable and
+// ask again. An empty variable counts as unset.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace tessera::environment {
+
+/// Variables of any name, for the few callers that need one of their own.
+/// Errors: InvalidArgument when a number is asked for and the text is none.
+[[nodiscard]] std::optional<std::string> text(const char* name);
+[[nodiscard]] std::optional<int64_t> number(const char* name);
+
+/// What torchrun and its like tell a process about its job. Fields that are
+/// unset in the environment are empty here; nothing is checked but that
+/// numbers are numbers.
+struct Launch {
+  std::optional<int64_t> rank;              // RANK
+  std::optional<int64_t> world_size;        // WORLD_SIZE
+  std::optional<int64_t> local_rank;        // LOCAL_RANK
+  std::optional<int64_t> local_world_size;  // LOCAL_WORLD_SIZE
+  std::optional<std::string> master_addr;   // MASTER_ADDR
+  std::optional<int64_t> master_port;       // MASTER_PORT
+  std::optional<std::string> run_id;        // TORCHELASTIC_RUN_ID
+  std::optional<int64_t> restart_count;     // TORCHELASTIC_RESTART_COUNT
+  bool agent_hosts_store = false;  // TORCHELASTIC_USE_AGENT_STORE is "True"
+};
+
+/// Errors: InvalidArgument naming the variable, its value and the remedy.
+[[nodiscard]] Launch launch();
+
+/// GLOO_SOCKET_IFNAME: the network interface that Gloo binds.
+[[nodiscard]] std::optional<std::string> gloo_interface();
+
+/// TESSERA_LOG_LEVEL: debug, info, warning or error.
+[[nodiscard]] std::optional<std::string> log_level();
+
+/// Sets TORCH_FR_BUFFER_SIZE=0. LibTorch's flight recorder writes a map of the
+/// whole process before it takes its lock, so it must be off, before the first
+/// communicator, in a process that holds several ranks.
+void disable_flight_recorder();
+
+}  // namespace tessera::environment

@@ -1,0 +1,82 @@
+#include "tessera/comm/collective_log.h"
+
+#include <utility>
+
+#include "tessera/base/error.h"
+#include "tessera/comm/communicator.h"
+
+namespace tessera {
+namespace {
+
+CollectiveEntry make_entry(std::string_view communicator, std::string_view kind,
+                           const CallLabel& label) {
+  CollectiveEntry entry;
+  entry.communicator = communicator;
+  entry.kind = kind;
+  entry.unit = label.unit;
+  entry.phase = label.phase;
+  entry.op = label.op;
+  entry.started = std::chrono::steady_clock::now();
+  return entry;
+}
+
+}  // namespace
+
+uint64_t CollectiveLog::push(CollectiveEntry entry) {
+  entry.sequence = ++sequence_;
+  ring_[sequence_ % kKept] = std::move(entry);
+  return sequence_;
+}
+
+uint64_t CollectiveLog::enter(std::string_view communicator,
+                              std::string_view kind, const CallLabel& label,
+                              int64_t numel, c10::ScalarType dtype) {
+  CollectiveEntry entry = make_entry(communicator, kind, label);
+  entry.numel = numel;
+  entry.dtype = c10::toString(dtype);
+  entry.num_bytes = numel * static_cast<int64_t>(c10::elementSize(dtype));
+  const std::lock_guard lock(mutex_);
+  hash_ = FnvHash(hash_)
+              .add(communicator)
+              .add(kind)
+              .add(label.unit)
+              .add(numel)
+              .add(static_cast<int64_t>(dtype))
+              .value();
+  return push(std::move(entry));
+}
+
+uint64_t CollectiveLog::enter_unhashed(std::string_view communicator,
+                                       std::string_view kind,
+                                       const CallLabel& label) {
+  CollectiveEntry entry = make_entry(communicator, kind, label);
+  const std::lock_guard lock(mutex_);
+  return push(std::move(entry));
+}
+
+void CollectiveLog::finish(uint64_t sequence) {
+  const std::lock_guard lock(mutex_);
+  CollectiveEntry& entry = ring_[sequence % kKept];
+  if (entry.sequence == sequence) entry.finished = true;
+}
+
+uint64_t CollectiveLog::hash() const {
+  const std::lock_guard lock(mutex_);
+  return hash_;
+}
+
+CollectiveEntry CollectiveLog::last() const {
+  const std::lock_guard lock(mutex_);
+  return ring_[sequence_ % kKept];
+}
+
+std::string CollectiveLog::describe() const {
+  const CollectiveEntry entry = last();
+  if (entry.sequence == 0) return "no collective yet";
+  return str(entry.finished ? "finished " : "waiting in ", entry.kind, " #",
+             entry.sequence, " on ", entry.communicator, ", unit '", entry.unit,
+             "', ", entry.phase, ", ", entry.op, ", ", entry.num_bytes,
+             " bytes");
+}
+
+}  // namespace tessera

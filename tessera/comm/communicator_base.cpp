@@ -1,0 +1,106 @@
+#include "tessera/comm/communicator_base.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "tessera/base/error.h"
+#include "tessera/comm/cpu_communicator.h"
+
+namespace tessera {
+namespace {
+
+std::string group_key(const std::string& name, const std::vector<int>& ranks) {
+  std::string key = str("group/", name);
+  for (const int rank : ranks) key += str("/", rank);
+  return key;
+}
+
+int index_of(int rank, const std::vector<int>& ranks) {
+  return static_cast<int>(std::find(ranks.begin(), ranks.end(), rank) -
+                          ranks.begin());
+}
+
+}  // namespace
+
+CommunicatorBase::CommunicatorBase(std::shared_ptr<World::State> world,
+                                   std::string name,
+                                   const std::vector<int>& ranks)
+    : world_(std::move(world)),
+      name_(std::move(name)),
+      rank_(index_of(world_->place.rank, ranks)),
+      size_(static_cast<int>(ranks.size())),
+      rendezvous_(world_->store_of(group_key(name_, ranks)), rank_, size_,
+                  world_->place.timeout,
+                  [world = world_.get()] { return world->failed(); }) {}
+
+void CommunicatorBase::barrier(const CallLabel& label) {
+  const uint64_t sequence = log().enter_unhashed(name_, "barrier", label);
+  rendezvous_.barrier("barrier");
+  log().finish(sequence);
+}
+
+std::vector<std::string> CommunicatorBase::exchange(std::string_view bytes,
+                                                    const CallLabel& label) {
+  const uint64_t sequence = log().enter_unhashed(name_, "exchange", label);
+  std::vector<std::string> result = rendezvous_.exchange("bytes", bytes);
+  log().finish(sequence);
+  return result;
+}
+
+void CommunicatorBase::check(const GatherCall& call,
+                             const CallLabel& label) const {
+  check_slots("all_gather", call.output, call.input, label);
+}
+
+void CommunicatorBase::check(const ReduceCall& call,
+                             const CallLabel& label) const {
+  check_slots("reduce_scatter", call.input, call.output, label);
+}
+
+void CommunicatorBase::check(const char* kind, const at::Tensor& tensor,
+                             const CallLabel& label) const {
+  require<InvalidArgument>(
+      tensor.defined() && tensor.is_contiguous() &&
+          tensor.device() == world_->place.device,
+      [&] {
+        return tessera::str(
+            kind, " on '", name_, "', unit '", label.unit, "': got a tensor ",
+            tensor.defined()
+                ? tessera::str("on ", tensor.device(),
+                               tensor.is_contiguous() ? "" : ", not contiguous")
+                : str("that is undefined"),
+            "; expected a contiguous one on ", world_->place.device, ".");
+      });
+}
+
+void CommunicatorBase::check_slots(const char* kind, const at::Tensor& whole,
+                                   const at::Tensor& part,
+                                   const CallLabel& label) const {
+  check(kind, whole, label);
+  check(kind, part, label);
+  require<InvalidArgument>(
+      whole.numel() == part.numel() * size_ &&
+          whole.scalar_type() == part.scalar_type(),
+      [&] {
+        return tessera::str(
+            kind, " on '", name_, "', unit '", label.unit, "': got a whole of ",
+            whole.numel(), " ", whole.scalar_type(), " elements and a part of ",
+            part.numel(), " ", part.scalar_type(), "; expected ", size_,
+            " parts of one dtype to make the whole.");
+      });
+}
+
+std::shared_ptr<Communicator> make_backend_communicator(
+    const std::shared_ptr<World::State>& world, const std::string& name,
+    const std::vector<int>& ranks) {
+  auto backend = world->connect(name, ranks);
+  return std::make_shared<CpuCommunicator>(world, name, ranks,
+                                           std::move(backend));
+}
+
+at::Tensor slot_of(const at::Tensor& buffer, int slot, int slots) {
+  const int64_t numel = buffer.numel() / slots;
+  return buffer.view({-1}).narrow(0, slot * numel, numel);
+}
+
+}  // namespace tessera

@@ -1,0 +1,63 @@
+#include "tessera/comm/rank_order_sum.h"
+
+#include <ATen/ops/add.h>
+#include <ATen/ops/maximum.h>
+#include <ATen/ops/minimum.h>
+
+namespace tessera {
+namespace {
+
+void combine_two(at::Tensor output, const at::Tensor& left,
+                 const at::Tensor& right, ReduceOp op) {
+  switch (op) {
+    case ReduceOp::sum:
+      at::add_out(output, left, right);
+      return;
+    case ReduceOp::min:
+      at::minimum_out(output, left, right);
+      return;
+    case ReduceOp::max:
+      at::maximum_out(output, left, right);
+      return;
+  }
+}
+
+bool is_half(const at::Tensor& tensor) {
+  return tensor.scalar_type() == at::kBFloat16 ||
+         tensor.scalar_type() == at::kHalf;
+}
+
+// The first write to `output` would destroy a later piece that it aliases.
+std::vector<at::Tensor> without_alias(const at::Tensor& output,
+                                      std::vector<at::Tensor> pieces) {
+  for (size_t i = 2; i < pieces.size(); ++i) {
+    if (pieces[i].data_ptr() == output.data_ptr())
+      pieces[i] = pieces[i].clone();
+  }
+  return pieces;
+}
+
+}  // namespace
+
+void combine_in_rank_order(const at::Tensor& output,
+                           const std::vector<at::Tensor>& pieces, ReduceOp op) {
+  if (output.numel() == 0) return;
+  if (pieces.size() == 1) {
+    if (pieces[0].data_ptr() != output.data_ptr()) output.copy_(pieces[0]);
+    return;
+  }
+  // Two half numbers are added in float32 by ATen itself.
+  if (is_half(output) && op == ReduceOp::sum && pieces.size() > 2) {
+    at::Tensor sum = pieces[0].to(at::kFloat);
+    for (size_t i = 1; i < pieces.size(); ++i) sum.add_(pieces[i]);
+    output.copy_(sum);
+    return;
+  }
+  const auto safe = without_alias(output, pieces);
+  combine_two(output, safe[0], safe[1], op);
+  for (size_t i = 2; i < safe.size(); ++i) {
+    combine_two(output, output, safe[i], op);
+  }
+}
+
+}  // namespace tessera
