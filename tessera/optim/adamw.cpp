@@ -1,0 +1,328 @@
+#include "tessera/optim/adamw.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/zeros_like.h>
+#include <torch/serialize/archive.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <tuple>
+#include <utility>
+
+#include "tessera/base/error.h"
+#include "tessera/optim/flat_runs.h"
+#include "tessera/optim/fused_update.h"
+
+namespace tessera {
+namespace {
+
+using torch::optim::AdamWOptions;
+using torch::optim::AdamWParamState;
+using torch::optim::OptimizerParamGroup;
+
+std::string name_of(const at::Tensor& parameter) {
+  const Spread* spread = spread_of(parameter);
+  return tessera::str("parameter ", spread ? spread->name + " " : "",
+                      parameter.sizes());
+}
+
+const AdamWOptions& options_of(const OptimizerParamGroup& group) {
+  const auto* options = dynamic_cast<const AdamWOptions*>(&group.options());
+  require<InvalidArgument>(options != nullptr, [] {
+    return str(
+        "AdamW: a parameter group has the options of another optimizer; "
+        "give torch::optim::AdamWOptions.");
+  });
+  return *options;
+}
+
+void check_rate(const char* what, double value, double end) {
+  require<InvalidArgument>(value >= 0 && value < end, [&] {
+    return str("AdamW: ", what, " is ", value, "; give a number from 0 to ",
+               end, " (which is out).");
+  });
+}
+
+void validate(const AdamWOptions& options) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  check_rate("lr", options.lr(), kInfinity);
+  check_rate("eps", options.eps(), kInfinity);
+  check_rate("weight_decay", options.weight_decay(), kInfinity);
+  check_rate("betas[0]", std::get<0>(options.betas()), 1);
+  check_rate("betas[1]", std::get<1>(options.betas()), 1);
+}
+
+void check_kind(const at::Tensor& parameter, const at::Tensor& gradient) {
+  require<Unsupported>(gradient.layout() == at::kStrided, [&] {
+    return str("AdamW: the gradient of ", name_of(parameter),
+               " is sparse; make its embedding with sparse(false).");
+  });
+  require<Unsupported>(parameter.is_floating_point(), [&] {
+    return tessera::str("AdamW: ", name_of(parameter), " is ",
+                        parameter.dtype().name(),
+                        "; only real floating-point parameters are updated.");
+  });
+}
+
+bool fits(const at::Tensor& state, const at::Tensor& parameter) {
+  return state.sizes() == parameter.sizes() &&
+         state.scalar_type() == parameter.scalar_type() &&
+         state.device() == parameter.device();
+}
+
+at::Tensor zeros_for(const at::Tensor& parameter) {
+  at::NoGradGuard no_grad;
+  return at::zeros_like(parameter);
+}
+
+at::Tensor piece_of(const at::Tensor& flat, const at::Tensor& shard,
+                    const Spread& spread) {
+  at::NoGradGuard no_grad;
+  return flat.narrow(0, spread.piece.offset, spread.piece.numel)
+      .view(shard.sizes());
+}
+
+size_t index_in(std::vector<StepHandle>& counts, const StepHandle& count) {
+  auto at = std::find(counts.begin(), counts.end(), count);
+  if (at == counts.end()) at = counts.insert(at, count);
+  return static_cast<size_t>(at - counts.begin());
+}
+
+// The fused kernels leave it as it is.
+void bump_version(const at::Tensor& parameter) {
+  if (!parameter.is_inference())
+    parameter.unsafeGetTensorImpl()->bump_version();
+}
+
+void copy_into(const at::Tensor& to, const at::Tensor& from, const char* what,
+               const at::Tensor& parameter) {
+  require<InvalidArgument>(
+      to.defined() == from.defined() &&
+          (!to.defined() || to.sizes() == from.sizes()),
+      [&] {
+        auto shape = [](const at::Tensor& t) {
+          return t.defined() ? tessera::str(t.sizes()) : std::string("none");
+        };
+        return str("AdamW: ", what, " of ", name_of(parameter), " must be ",
+                   shape(to), " here, but the given state has ", shape(from),
+                   ". State saved by rank loads at the same number of ranks "
+                   "and with the same amsgrad only.");
+      });
+  if (to.defined()) to.copy_(from);
+}
+
+}  // namespace
+
+/// A parameter that has a gradient, in one step.
+struct AdamW::Member {
+  at::Tensor parameter;
+  const Spread* spread;
+  Slot* slot;
+};
+
+AdamW::AdamW(const std::vector<OptimizerParamGroup>& param_groups,
+             AdamWOptions defaults)
+    : Optimizer(param_groups, std::make_unique<AdamWOptions>(defaults)) {
+  validate(defaults);
+  for (const auto& group : this->param_groups()) validate(options_of(group));
+}
+
+AdamW::AdamW(std::vector<at::Tensor> parameters, AdamWOptions defaults)
+    : AdamW({OptimizerParamGroup(std::move(parameters))}, defaults) {}
+
+AdamW::~AdamW() = default;
+
+AdamW::Moments& AdamW::flat_moments(const std::shared_ptr<FlatMaster>& master,
+                                    const AdamWOptions& options) {
+  auto [at, is_new] = flat_.try_emplace(master.get());
+  if (is_new) at->second.master = master;
+  ensure_moments(at->second.moments, master->data, options);
+  return at->second.moments;
+}
+
+void AdamW::ensure_moments(Moments& moments, const at::Tensor& parameter,
+                           const AdamWOptions& options) {
+  if (!moments.exp_avg.defined()) {
+    moments.exp_avg = zeros_for(parameter);
+    moments.exp_avg_sq = zeros_for(parameter);
+  }
+  if (options.amsgrad() && !moments.max_exp_avg_sq.defined()) {
+    moments.max_exp_avg_sq = zeros_for(parameter);
+  }
+  require<InvalidState>(fits(moments.exp_avg, parameter), [&] {
+    return tessera::str(
+        "AdamW: ", name_of(parameter), " is ", parameter.dtype().name(), " on ",
+        parameter.device(), ", but its state is ", moments.exp_avg.sizes(), " ",
+        moments.exp_avg.dtype().name(), " on ", moments.exp_avg.device(),
+        ". It changed after its first step; make a new optimizer.");
+  });
+}
+
+AdamW::Slot& AdamW::slot_of(const at::Tensor& parameter,
+                            const AdamWOptions& options) {
+  Slot& slot = slots_[parameter.unsafeGetTensorImpl()];
+  const Spread* spread = spread_of(parameter);
+  if (!spread) {
+    ensure_moments(slot.moments, parameter, options);
+    return slot;
+  }
+  const Moments& flat = flat_moments(spread->master, options);
+  if (!slot.moments.exp_avg.defined()) {
+    slot.moments.exp_avg = piece_of(flat.exp_avg, parameter, *spread);
+    slot.moments.exp_avg_sq = piece_of(flat.exp_avg_sq, parameter, *spread);
+  }
+  if (options.amsgrad() && !slot.moments.max_exp_avg_sq.defined()) {
+    slot.moments.max_exp_avg_sq =
+        piece_of(flat.max_exp_avg_sq, parameter, *spread);
+  }
+  return slot;
+}
+
+std::vector<AdamW::Member> AdamW::members_of(const OptimizerParamGroup& group) {
+  const AdamWOptions& options = options_of(group);
+  std::vector<Member> members;
+  for (const at::Tensor& parameter : group.params()) {
+    if (!parameter.grad().defined()) continue;
+    check_kind(parameter, parameter.grad());
+    Slot& slot = slot_of(parameter, options);
+    require<InvalidArgument>(slot.round != round_, [&] {
+      return tessera::str(
+          "AdamW: ", name_of(parameter),
+          " stands in two places of the parameter groups; keep one.");
+    });
+    slot.round = round_;
+    members.push_back({parameter, spread_of(parameter), &slot});
+  }
+  return members;
+}
+
+at::Tensor AdamW::step(LossClosure closure) {
+  at::Tensor loss;
+  if (closure) {
+    at::AutoGradMode gradients_on(true);
+    loss = closure();
+  }
+  at::NoGradGuard no_grad;
+  ++round_;
+  std::vector<std::vector<Member>> members;
+  std::vector<Stepper> steppers;
+  for (const auto& group : param_groups_) {
+    members.push_back(members_of(group));
+    for (const Member& member : members.back()) {
+      steppers.push_back({&member.slot->steps, member.parameter.device()});
+    }
+  }
+  assigner_.forget();
+  advance(steppers);
+  for (size_t i = 0; i < members.size(); ++i) {
+    update(members[i], options_of(param_groups_[i]));
+  }
+  return loss;
+}
+
+void AdamW::update(const std::vector<Member>& members,
+                   const AdamWOptions& options) {
+  FlatRuns runs;
+  FusedUpdate fused;
+  std::vector<StepHandle> counts;  // a run's kind is an index into it
+  auto max_of = [&](const Moments& moments) {
+    return options.amsgrad() ? moments.max_exp_avg_sq : at::Tensor();
+  };
+  for (const Member& member : members) {
+    const auto& [steps, moments, round] = *member.slot;
+    const size_t kind = index_in(counts, steps);
+    const at::Tensor& gradient = member.parameter.grad();
+    if (member.spread && runs.add(*member.spread, gradient, kind)) continue;
+    fused.add({local(member.parameter), local(gradient), moments.exp_avg,
+               moments.exp_avg_sq, max_of(moments), steps->value});
+  }
+  // Without eps, the zeros of a gap would become 0 / 0.
+  const Gaps gaps = options.eps() > 0 ? Gaps::bridged : Gaps::apart;
+  for (const FlatRun& run : runs.join(gaps)) {
+    const Moments& flat = flat_.at(run.master.get()).moments;
+    const at::Tensor max = max_of(flat);
+    fused.add({run.of(run.master->data), run.of(run.flat_gradient),
+               run.of(flat.exp_avg), run.of(flat.exp_avg_sq),
+               max.defined() ? run.of(max) : max, counts[run.kind]->value});
+  }
+  fused.run(options);
+  // A shard's counter is also its master's and its neighbours': gathered
+  // copies of the unit are stale now, on ranks with empty shards too.
+  for (const Member& member : members) bump_version(member.parameter);
+}
+
+ParameterState AdamW::state_of(const at::Tensor& parameter) const {
+  auto at = slots_.find(parameter.unsafeGetTensorImpl());
+  if (at == slots_.end() || !at->second.steps) return {};
+  const auto& [steps, moments, round] = at->second;
+  return {steps->value.clone(), moments.exp_avg, moments.exp_avg_sq,
+          moments.max_exp_avg_sq};
+}
+
+void AdamW::set_state_of(const at::Tensor& parameter,
+                         const ParameterState& state) {
+  auto holds = [&](const OptimizerParamGroup& group) {
+    return std::any_of(
+        group.params().begin(), group.params().end(),
+        [&](const at::Tensor& own) { return own.is_same(parameter); });
+  };
+  auto group = std::find_if(param_groups_.begin(), param_groups_.end(), holds);
+  require<InvalidArgument>(group != param_groups_.end(), [&] {
+    return tessera::str("AdamW: ", name_of(parameter),
+                        " is not in this optimizer. Give the tensor that "
+                        "module->parameters() returns.");
+  });
+  require<InvalidArgument>(state.step.defined(), [&] {
+    return tessera::str("AdamW: the state given for ", name_of(parameter),
+                        " has no step.");
+  });
+  at::NoGradGuard no_grad;
+  Slot& slot = slot_of(parameter, options_of(*group));
+  copy_into(slot.moments.exp_avg, state.exp_avg, "exp_avg", parameter);
+  copy_into(slot.moments.exp_avg_sq, state.exp_avg_sq, "exp_avg_sq", parameter);
+  copy_into(slot.moments.max_exp_avg_sq, state.max_exp_avg_sq, "max_exp_avg_sq",
+            parameter);
+  assigner_.assign(slot.steps, state.step.item<double>(), parameter.device());
+}
+
+// A stock optimizer over the same groups knows the format. It gets copies: a
+// view would be written with all of its flat storage.
+void AdamW::save(torch::serialize::OutputArchive& archive) const {
+  torch::optim::AdamW stock(param_groups_);
+  for (const auto& group : param_groups_) {
+    for (const at::Tensor& parameter : group.params()) {
+      const ParameterState own = state_of(parameter);
+      if (!own.step.defined()) continue;
+      auto saved = std::make_unique<AdamWParamState>();
+      saved->step(std::llround(own.step.item<double>()));
+      saved->exp_avg(own.exp_avg.clone());
+      saved->exp_avg_sq(own.exp_avg_sq.clone());
+      if (own.max_exp_avg_sq.defined()) {
+        saved->max_exp_avg_sq(own.max_exp_avg_sq.clone());
+      }
+      stock.state()[parameter.unsafeGetTensorImpl()] = std::move(saved);
+    }
+  }
+  stock.save(archive);
+}
+
+void AdamW::load(torch::serialize::InputArchive& archive) {
+  torch::optim::AdamW stock(param_groups_);
+  stock.load(archive);
+  for (size_t i = 0; i < param_groups_.size(); ++i) {
+    param_groups_[i].set_options(stock.param_groups()[i].options().clone());
+    for (const at::Tensor& parameter : param_groups_[i].params()) {
+      auto at = stock.state().find(parameter.unsafeGetTensorImpl());
+      if (at == stock.state().end()) continue;
+      const auto& saved = static_cast<const AdamWParamState&>(*at->second);
+      set_state_of(parameter, {at::scalar_tensor(saved.step(), at::kFloat),
+                               saved.exp_avg(), saved.exp_avg_sq(),
+                               saved.max_exp_avg_sq()});
+    }
+  }
+}
+
+}  // namespace tessera

@@ -1,0 +1,65 @@
+#include "tessera/optim/fused_update.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_fused_adamw.h>
+#include <ATen/ops/empty_like.h>
+
+#include <tuple>
+#include <utility>
+
+namespace tessera {
+namespace {
+
+at::Tensor in_line(const at::Tensor& gradient, const at::Tensor& parameter) {
+  if (gradient.scalar_type() == parameter.scalar_type() &&
+      gradient.strides() == parameter.strides()) {
+    return gradient;
+  }
+  return at::empty_like(parameter).copy_(gradient);
+}
+
+}  // namespace
+
+FusedUpdate::Lists& FusedUpdate::lists_for(const at::Tensor& parameter) {
+  for (Lists& lists : lists_) {
+    const at::Tensor& first = lists.parameters.front();
+    if (first.scalar_type() == parameter.scalar_type() &&
+        first.device() == parameter.device()) {
+      return lists;
+    }
+  }
+  return lists_.emplace_back();
+}
+
+void FusedUpdate::add(UpdateRange range) {
+  if (range.parameter.numel() == 0) return;
+  at::NoGradGuard no_grad;
+  if (!range.parameter.is_non_overlapping_and_dense()) {
+    at::Tensor dense = at::empty_like(range.parameter).copy_(range.parameter);
+    write_backs_.push_back({std::move(range.parameter), dense});
+    range.parameter = std::move(dense);
+  }
+  Lists& lists = lists_for(range.parameter);
+  lists.gradients.push_back(in_line(range.gradient, range.parameter));
+  lists.parameters.push_back(std::move(range.parameter));
+  lists.exp_avgs.push_back(std::move(range.exp_avg));
+  lists.exp_avg_sqs.push_back(std::move(range.exp_avg_sq));
+  lists.steps.push_back(std::move(range.step));
+  if (range.max_exp_avg_sq.defined()) {
+    lists.max_exp_avg_sqs.push_back(std::move(range.max_exp_avg_sq));
+  }
+}
+
+void FusedUpdate::run(const torch::optim::AdamWOptions& options) {
+  at::NoGradGuard no_grad;
+  const auto [beta1, beta2] = options.betas();
+  for (Lists& lists : lists_) {
+    at::_fused_adamw_(lists.parameters, lists.gradients, lists.exp_avgs,
+                      lists.exp_avg_sqs, lists.max_exp_avg_sqs, lists.steps,
+                      options.lr(), beta1, beta2, options.weight_decay(),
+                      options.eps(), options.amsgrad(), /*maximize=*/false);
+  }
+  for (WriteBack& back : write_backs_) back.parameter.copy_(back.updated);
+}
+
+}  // namespace tessera

@@ -1,0 +1,503 @@
+// tessera::AdamW against torch::optim::AdamW.
+//
+// In fp64 both follow one formula in another order of operations: 1e-12. In
+// fp32 each step may differ by one unit in the last place of the parameter.
+#include "tessera/optim/adamw.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <sstream>
+#include <utility>
+#include <vector>
+
+#include "tessera/base/error.h"
+#include "test_shards.h"
+
+namespace tessera {
+namespace {
+
+using testing::TestShards;
+using torch::optim::AdamWOptions;
+using torch::optim::OptimizerParamGroup;
+using Tensors = std::vector<at::Tensor>;
+
+Tensors clones(const Tensors& tensors) {
+  Tensors result;
+  for (const auto& tensor : tensors) {
+    result.push_back(tensor.detach().clone().set_requires_grad(true));
+  }
+  return result;
+}
+
+Tensors random_tensors(at::ScalarType dtype = at::kDouble) {
+  Tensors result;
+  for (std::vector<int64_t> sizes : std::vector<std::vector<int64_t>>{
+           {7, 5}, {5}, {3, 2, 2}, {1}, {13, 17}, {0, 4}}) {
+    result.push_back(torch::randn(sizes, dtype).set_requires_grad(true));
+  }
+  return result;
+}
+
+// In step `step`, parameter i goes without a gradient now and then.
+bool has_gradient(size_t i, int step) {
+  return i == 0 || (step + static_cast<int>(i)) % (static_cast<int>(i) + 1);
+}
+
+Tensors random_gradients(const Tensors& like, int step) {
+  Tensors gradients;
+  for (size_t i = 0; i < like.size(); ++i) {
+    at::Tensor random = torch::randn(like[i].sizes(), like[i].scalar_type());
+    gradients.push_back(has_gradient(i, step) ? random : at::Tensor());
+  }
+  return gradients;
+}
+
+void set_gradients(const Tensors& parameters, const Tensors& gradients) {
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    parameters[i].mutable_grad() =
+        gradients[i].defined() ? gradients[i].clone() : at::Tensor();
+  }
+}
+
+// Even ones decay with one learning rate, odd ones with another.
+std::vector<OptimizerParamGroup> two_groups(const Tensors& parameters,
+                                            bool amsgrad) {
+  Tensors even, odd;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    (i % 2 ? odd : even).push_back(parameters[i]);
+  }
+  auto options = [&](double lr, double decay) {
+    return std::make_unique<AdamWOptions>(
+        AdamWOptions(lr).weight_decay(decay).amsgrad(amsgrad));
+  };
+  std::vector<OptimizerParamGroup> groups;
+  groups.emplace_back(even, options(1e-2, 0.1));
+  groups.emplace_back(odd, options(3e-3, 0.0));
+  return groups;
+}
+
+void expect_near(const Tensors& got, const Tensors& expected, double bound) {
+  torch::NoGradGuard no_grad;
+  for (size_t i = 0; i < got.size(); ++i) {
+    EXPECT_TRUE(at::allclose(local(got[i]), expected[i], bound, bound))
+        << "parameter " << i << ":\n"
+        << local(got[i]) - expected[i];
+  }
+}
+
+/// Counts ranges and calls of the fused kernel while it lives.
+class FusedCalls {
+ public:
+  FusedCalls() {
+    num_calls = num_ranges = 0;
+    handle_ = at::addGlobalCallback(
+        at::RecordFunctionCallback([](const at::RecordFunction& call)
+                                       -> std::unique_ptr<at::ObserverContext> {
+          if (std::string(call.name()) == "aten::_fused_adamw_") {
+            ++num_calls;
+            num_ranges += call.inputs()[0].toTensorVector().size();
+          }
+          return nullptr;
+        }).needsInputs(true));
+  }
+  ~FusedCalls() { at::removeCallback(handle_); }
+
+  static inline size_t num_calls = 0;
+  static inline size_t num_ranges = 0;
+
+ private:
+  at::CallbackHandle handle_;
+};
+
+struct Run {
+  at::ScalarType dtype;
+  bool amsgrad;
+  double bound;
+};
+
+class AdamWRun : public ::testing::TestWithParam<Run> {
+ protected:
+  void SetUp() override { torch::manual_seed(3); }
+};
+
+TEST_P(AdamWRun, MatchesStockOnPlainParametersWhoseGradientsComeAndGo) {
+  const auto [dtype, amsgrad, bound] = GetParam();
+  Tensors own = random_tensors(dtype);
+  Tensors stock = clones(own);
+  AdamW optimizer(two_groups(own, amsgrad));
+  torch::optim::AdamW reference(two_groups(stock, amsgrad));
+  for (int step = 0; step < 12; ++step) {
+    Tensors gradients = random_gradients(own, step);
+    set_gradients(own, gradients);
+    set_gradients(stock, gradients);
+    optimizer.step();
+    reference.step();
+    expect_near(own, stock, bound);
+  }
+}
+
+TEST_P(AdamWRun, MatchesStockOnShardsOfOneMaster) {
+  const auto [dtype, amsgrad, bound] = GetParam();
+  Tensors stock = random_tensors(dtype);
+  TestShards own(stock);
+  AdamW optimizer(two_groups(own.shards(), amsgrad));
+  torch::optim::AdamW reference(two_groups(stock, amsgrad));
+  for (int step = 0; step < 12; ++step) {
+    Tensors gradients = random_gradients(stock, step);
+    own.set_gradients(gradients);
+    set_gradients(stock, gradients);
+    optimizer.step();
+    reference.step();
+    expect_near(own.shards(), stock, bound);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Optim, AdamWRun,
+                         ::testing::Values(Run{at::kDouble, false, 1e-12},
+                                           Run{at::kDouble, true, 1e-12},
+                                           Run{at::kFloat, false, 2e-6}),
+                         [](const auto& info) {
+                           return std::string(c10::toString(info.param.dtype)) +
+                                  (info.param.amsgrad ? "Amsgrad" : "");
+                         });
+
+double sum_of_squares(const at::Tensor& tensor) {
+  torch::NoGradGuard no_grad;
+  return tensor.square().sum().item<double>();
+}
+
+double sum_of_squares(const Tensors& tensors) {
+  double sum = 0;
+  for (const auto& tensor : tensors) sum += sum_of_squares(local(tensor));
+  return sum;
+}
+
+TEST(AdamW, LeavesGapsAndPaddingZero) {
+  for (double eps : {1e-8, 0.0}) {
+    TestShards own(random_tensors());
+    AdamW optimizer(own.shards(), AdamWOptions(1e-2).eps(eps));
+    for (int step = 0; step < 3; ++step) {
+      Tensors gradients;
+      for (const auto& shard : own.shards()) {
+        gradients.push_back(torch::randn(shard.sizes(), at::kDouble));
+      }
+      own.set_gradients(gradients);
+      optimizer.step();
+    }
+    EXPECT_NEAR(sum_of_squares(own.master()->data),
+                sum_of_squares(own.shards()), 1e-9)
+        << "eps " << eps;
+  }
+}
+
+TEST(AdamW, MakesOneCallOverOneRangeForShardsThatStepTogether) {
+  TestShards own(random_tensors());
+  AdamW optimizer(own.shards());
+  own.set_gradients(random_gradients(own.shards(), 1 << 20));
+  Tensors all = random_tensors();
+  own.set_gradients(all);
+  FusedCalls calls;
+  optimizer.step();
+  EXPECT_EQ(calls.num_calls, 1u);
+  EXPECT_EQ(calls.num_ranges, 1u);
+}
+
+TEST(AdamW, MakesOneCallForEachParameterGroupPlainParametersIncluded) {
+  Tensors stock = random_tensors();
+  TestShards one(stock), two(stock);
+  Tensors plain = clones(stock);
+  Tensors all = one.shards();
+  all.insert(all.end(), two.shards().begin(), two.shards().end());
+  all.insert(all.end(), plain.begin(), plain.end());
+  AdamW optimizer(all);
+  one.set_gradients(stock);
+  two.set_gradients(stock);
+  set_gradients(plain, stock);
+  FusedCalls calls;
+  optimizer.step();
+  EXPECT_EQ(calls.num_calls, 1u);
+  EXPECT_EQ(calls.num_ranges, 2 + 5u);  // one of the plain ones is empty
+}
+
+TEST(AdamW, SkipsAShardWithoutGradientInsideARun) {
+  Tensors full = {torch::ones({4}), torch::ones({4}), torch::ones({4})};
+  TestShards own(full, {.gap = 0});
+  AdamW optimizer(own.shards());
+  own.set_gradients({full[0], at::Tensor(), full[2]});
+  FusedCalls calls;
+  optimizer.step();
+  EXPECT_EQ(calls.num_ranges, 2u);
+  EXPECT_TRUE(local(own.shards()[1]).eq(1).all().item<bool>());
+  EXPECT_TRUE(local(own.shards()[2]).lt(1).all().item<bool>());
+}
+
+TEST(AdamW, UsesGradientsThatAreNoPieceOfTheFlatOne) {
+  Tensors stock = random_tensors();
+  TestShards own(stock);
+  AdamW optimizer(own.shards());
+  torch::optim::AdamW reference(stock);
+  for (int step = 0; step < 4; ++step) {
+    Tensors gradients;
+    for (const auto& p : stock) gradients.push_back(torch::randn_like(p));
+    own.set_gradients(gradients);
+    // Assigned by the caller, strided otherwise.
+    own.shards()[4].mutable_grad() = gradients[4].t().contiguous().t();
+    own.shards()[1].mutable_grad() = gradients[1].clone();
+    set_gradients(stock, gradients);
+    optimizer.step();
+    reference.step();
+  }
+  expect_near(own.shards(), stock, 1e-12);
+}
+
+TEST(AdamW, UpdatesStridedParametersAndThoseWithHoles) {
+  Tensors own = {torch::randn({5, 7}, at::kDouble).t(),
+                 torch::randn({6, 8}, at::kDouble).narrow(1, 2, 3),
+                 torch::randn({2, 3, 4, 5}, at::kDouble)
+                     .contiguous(at::MemoryFormat::ChannelsLast)};
+  for (auto& p : own) p = p.detach().set_requires_grad(true);
+  Tensors stock = clones(own);
+  AdamW optimizer(own);
+  torch::optim::AdamW reference(stock);
+  for (int step = 0; step < 4; ++step) {
+    Tensors gradients;
+    for (const auto& p : own) {
+      gradients.push_back(torch::randn(p.sizes(), at::kDouble));
+    }
+    set_gradients(own, gradients);
+    set_gradients(stock, gradients);
+    optimizer.step();
+    reference.step();
+  }
+  expect_near(own, stock, 1e-12);
+}
+
+TEST(AdamW, CountsStepsForEachParameter) {
+  Tensors own = random_tensors();
+  AdamW optimizer(own);
+  std::vector<int> expected(own.size());
+  for (int step = 0; step < 7; ++step) {
+    Tensors gradients = random_gradients(own, step);
+    set_gradients(own, gradients);
+    optimizer.step();
+    for (size_t i = 0; i < own.size(); ++i)
+      expected[i] += gradients[i].defined();
+  }
+  for (size_t i = 0; i < own.size(); ++i) {
+    EXPECT_EQ(optimizer.state_of(own[i]).step.item<double>(), expected[i]) << i;
+  }
+}
+
+TEST(AdamW, MovesTheVersionOfWhatItWrites) {
+  Tensors full = {torch::ones({2, 2}), torch::ones({1, 2})};
+  TestShards own(full, {.rank = 1, .num_ranks = 2});
+  ASSERT_EQ(own.shards()[1].numel(), 0);
+  at::Tensor plain = torch::ones({3}).set_requires_grad(true);
+  at::Tensor idle = torch::ones({3}).set_requires_grad(true);
+  AdamW optimizer(Tensors{own.shards()[0], own.shards()[1], plain, idle});
+  own.set_gradients(full);
+  plain.mutable_grad() = torch::ones({3});
+  const auto before = own.shards()[0]._version();
+  const auto plain_before = plain._version();
+  const auto idle_before = idle._version();
+  optimizer.step();
+  EXPECT_GT(own.shards()[0]._version(), before);
+  EXPECT_GT(own.master()->data._version(), before);
+  EXPECT_GT(plain._version(), plain_before);
+  EXPECT_EQ(idle._version(), idle_before);
+
+  // A rank with nothing of the stepping parameter sees a new version too.
+  const auto second = own.shards()[1]._version();
+  own.set_gradients({at::Tensor(), full[1]});
+  optimizer.step();
+  EXPECT_GT(own.shards()[1]._version(), second);
+}
+
+TEST(AdamW, FollowsSchedulersAndZeroGrad) {
+  Tensors stock = random_tensors();
+  TestShards own(stock);
+  AdamW optimizer(own.shards());
+  torch::optim::AdamW reference(stock);
+  torch::optim::StepLR schedule(optimizer, 2, 0.1);
+  torch::optim::StepLR reference_schedule(reference, 2, 0.1);
+  for (int step = 0; step < 5; ++step) {
+    Tensors gradients = random_gradients(stock, step);
+    optimizer.zero_grad();
+    EXPECT_FALSE(own.shards()[0].grad().defined());
+    own.set_gradients(gradients);
+    set_gradients(stock, gradients);
+    optimizer.step();
+    reference.step();
+    schedule.step();
+    reference_schedule.step();
+  }
+  EXPECT_LT(optimizer.param_groups()[0].options().get_lr(), 1e-3);
+  expect_near(own.shards(), stock, 1e-12);
+}
+
+TEST(AdamW, CallsTheClosureWithGradientsOn) {
+  at::Tensor p = torch::ones({3}).set_requires_grad(true);
+  AdamW optimizer(Tensors{p});
+  at::NoGradGuard no_grad;
+  at::Tensor loss = optimizer.step([&] {
+    at::Tensor sum = p.sum();
+    sum.backward();
+    return sum;
+  });
+  EXPECT_EQ(loss.item<float>(), 3);
+  EXPECT_LT(p[0].item<float>(), 1);
+}
+
+TEST(AdamW, UpdatesParametersOfSeveralDtypesAtOnce) {
+  Tensors own = {torch::ones({5}, at::kDouble), torch::ones({5}),
+                 torch::ones({5}, at::kBFloat16)};
+  for (auto& p : own) p.set_requires_grad(true);
+  AdamW optimizer(own, AdamWOptions(0.125).weight_decay(0));
+  for (const auto& p : own) p.mutable_grad() = torch::ones_like(p);
+  optimizer.step();
+  // The first step moves by lr, whatever the gradient.
+  for (const auto& p : own) EXPECT_NEAR(p[0].item<double>(), 0.875, 1e-6);
+}
+
+// Continues from a saved state, and must arrive where the other one arrives.
+template <class From, class To>
+void expect_continues(From& from, const Tensors& from_parameters, To& to,
+                      const Tensors& to_parameters) {
+  std::stringstream file;
+  torch::serialize::OutputArchive out;
+  from.save(out);
+  out.save_to(file);
+  torch::serialize::InputArchive in;
+  in.load_from(file);
+  to.load(in);
+  torch::NoGradGuard no_grad;
+  for (size_t i = 0; i < from_parameters.size(); ++i) {
+    local(to_parameters[i]).copy_(local(from_parameters[i]));
+    if (!from_parameters[i].grad().defined()) continue;
+    to_parameters[i].mutable_grad() = local(from_parameters[i].grad()).clone();
+  }
+  for (int step = 0; step < 3; ++step) {
+    from.step();
+    to.step();
+  }
+  for (size_t i = 0; i < from_parameters.size(); ++i) {
+    EXPECT_TRUE(at::allclose(local(to_parameters[i]), local(from_parameters[i]),
+                             1e-12, 1e-12))
+        << i;
+  }
+}
+
+TEST(AdamW, SavesAndLoadsTheStockFormat) {
+  for (bool amsgrad : {false, true}) {
+    Tensors full = random_tensors();
+    TestShards own(full);
+    AdamW optimizer(two_groups(own.shards(), amsgrad));
+    for (int step = 0; step < 5; ++step) {
+      own.set_gradients(random_gradients(full, step));
+      optimizer.step();
+    }
+    // Other options, so that loading has to bring these.
+    Tensors plain = clones(full);
+    torch::optim::AdamW stock(two_groups(plain, !amsgrad));
+    expect_continues(optimizer, own.shards(), stock, plain);
+    TestShards again(full);
+    AdamW loaded(two_groups(again.shards(), !amsgrad));
+    expect_continues(stock, plain, loaded, again.shards());
+    TestShards third(full);
+    AdamW own_again(two_groups(third.shards(), amsgrad));
+    expect_continues(loaded, again.shards(), own_again, third.shards());
+  }
+}
+
+TEST(AdamW, LoadedStateOfEqualCountsRunsInOneRangeAgain) {
+  Tensors full = random_tensors();
+  TestShards own(full), again(full);
+  AdamW optimizer(own.shards()), loaded(again.shards());
+  own.set_gradients(full);
+  optimizer.step();
+  for (size_t i = 0; i < full.size(); ++i) {
+    loaded.set_state_of(again.shards()[i], optimizer.state_of(own.shards()[i]));
+  }
+  again.set_gradients(full);
+  FusedCalls calls;
+  loaded.step();
+  EXPECT_EQ(calls.num_ranges, 1u);
+  EXPECT_EQ(loaded.state_of(again.shards()[4]).step.item<int>(), 2);
+}
+
+TEST(AdamW, StateViewsHaveTheSizesOfTheShard) {
+  Tensors full = {torch::randn({5, 3}), torch::randn({1, 3})};
+  TestShards own(full, {.rank = 1, .num_ranks = 2});
+  AdamW optimizer(own.shards(), AdamWOptions().amsgrad(true));
+  EXPECT_FALSE(optimizer.state_of(own.shards()[0]).step.defined());
+  own.set_gradients(full);
+  optimizer.step();
+  for (const auto& shard : own.shards()) {
+    const ParameterState state = optimizer.state_of(shard);
+    EXPECT_EQ(state.step.item<int>(), 1);
+    EXPECT_EQ(state.exp_avg.sizes(), shard.sizes());
+    EXPECT_EQ(state.exp_avg_sq.sizes(), shard.sizes());
+    EXPECT_EQ(state.max_exp_avg_sq.sizes(), shard.sizes());
+  }
+  EXPECT_TRUE(at::allclose(optimizer.state_of(own.shards()[0]).exp_avg,
+                           0.1 * own.part_of(full[0])));
+}
+
+TEST(AdamW, RefusesStateOfOtherSizesAndForeignParameters) {
+  Tensors own = random_tensors();
+  AdamW optimizer(own);
+  set_gradients(own, own);
+  optimizer.step();
+  EXPECT_THROW(optimizer.set_state_of(own[0], optimizer.state_of(own[1])),
+               InvalidArgument);
+  EXPECT_THROW(optimizer.set_state_of(own[0], {}), InvalidArgument);
+  EXPECT_THROW(
+      optimizer.set_state_of(torch::ones({2}), optimizer.state_of(own[1])),
+      InvalidArgument);
+}
+
+TEST(AdamW, RefusesOptionsThatCannotBeMeant) {
+  Tensors p = {torch::ones({2}).set_requires_grad(true)};
+  EXPECT_THROW(AdamW(p, AdamWOptions(-1)), InvalidArgument);
+  EXPECT_THROW(AdamW(p, AdamWOptions(std::nan(""))), InvalidArgument);
+  EXPECT_THROW(AdamW(p, AdamWOptions().eps(-1)), InvalidArgument);
+  EXPECT_THROW(AdamW(p, AdamWOptions().weight_decay(-1)), InvalidArgument);
+  EXPECT_THROW(AdamW(p, AdamWOptions().betas({0.9, 1.0})), InvalidArgument);
+  std::vector<OptimizerParamGroup> groups;
+  groups.emplace_back(p, std::make_unique<torch::optim::SGDOptions>(0.1));
+  EXPECT_THROW(AdamW{groups}, InvalidArgument);
+}
+
+TEST(AdamW, RefusesAParameterInTwoPlacesBeforeChangingAny) {
+  at::Tensor p = torch::ones({2}).set_requires_grad(true);
+  AdamW optimizer(Tensors{p, p});
+  p.mutable_grad() = torch::ones({2});
+  EXPECT_THROW(optimizer.step(), InvalidArgument);
+  EXPECT_TRUE(p.eq(1).all().item<bool>());
+}
+
+TEST(AdamW, RefusesSparseGradientsAndComplexParameters) {
+  at::Tensor p = torch::ones({4}).set_requires_grad(true);
+  AdamW optimizer(Tensors{p});
+  p.mutable_grad() = torch::ones({4}).to_sparse();
+  EXPECT_THROW(optimizer.step(), Unsupported);
+  at::Tensor c = torch::ones({4}, at::kComplexFloat).set_requires_grad(true);
+  AdamW complex_optimizer(Tensors{c});
+  c.mutable_grad() = torch::ones({4}, at::kComplexFloat);
+  EXPECT_THROW(complex_optimizer.step(), Unsupported);
+}
+
+TEST(AdamW, RefusesAParameterThatChangedAfterItsFirstStep) {
+  at::Tensor p = torch::ones({4}).set_requires_grad(true);
+  AdamW optimizer(Tensors{p});
+  p.mutable_grad() = torch::ones({4});
+  optimizer.step();
+  p.mutable_grad().reset();
+  p.set_data(torch::ones({4}, at::kDouble));
+  p.mutable_grad() = torch::ones({4}, at::kDouble);
+  EXPECT_THROW(optimizer.step(), InvalidState);
+}
+
+}  // namespace
+}  // namespace tessera
