@@ -1,0 +1,34 @@
+// The signals of the launcher, as a file that poll understands.
+//
+// While the object lives they are blocked and come out of next(), in place of
+// handlers that could interrupt anything. Signals that were ignored at the
+// start (nohup, a shell's background job) stay ignored, also in the ranks.
+#pragma once
+
+#include <signal.h>
+
+#include <optional>
+
+#include "cli/launch/file_descriptor.h"
+
+namespace tessera::launch {
+
+class SignalQueue {
+ public:
+  SignalQueue();
+  SignalQueue(const SignalQueue&) = delete;
+  SignalQueue& operator=(const SignalQueue&) = delete;
+  ~SignalQueue();
+
+  [[nodiscard]] int fd() const { return fd_.get(); }
+  /// The next signal that has come, if any. Never waits.
+  [[nodiscard]] std::optional<int> next();
+  /// The mask of before, which the ranks get back.
+  [[nodiscard]] const sigset_t& mask_of_ranks() const { return old_mask_; }
+
+ private:
+  sigset_t old_mask_{};
+  FileDescriptor fd_;
+};
+
+}  // namespace tessera::launch

@@ -1,0 +1,213 @@
+#include "cli/launch/supervisor.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+
+#include "cli/launch/guard.h"
+#include "tessera/base/error.h"
+
+namespace tessera::launch {
+namespace {
+
+using std::chrono::milliseconds;
+
+// The kernel kills within this, unless a driver holds the process.
+constexpr milliseconds kKillTakesEffect = std::chrono::seconds(10);
+// How often to look at a group whose leader is gone: its members need not be
+// our children, so no signal tells of their end.
+constexpr milliseconds kLeftoverPoll = milliseconds(20);
+
+std::string ranks_text(int num_ranks) {
+  return str(num_ranks, num_ranks == 1 ? " rank" : " ranks");
+}
+
+std::string seconds_text(milliseconds time) {
+  return str(static_cast<double>(time.count()) / 1000.0, " s");
+}
+
+}  // namespace
+
+bool Supervisor::all_gone() const {
+  return std::ranges::all_of(ranks_, &RankProcess::gone);
+}
+
+int Supervisor::num_running() const {
+  return static_cast<int>(std::ranges::count_if(ranks_, &RankProcess::running));
+}
+
+std::string Supervisor::describe(int rank) const {
+  const RankProcess& process = ranks_[rank];
+  return str("rank ", rank, " (process ", process.process(), ") ",
+             process.status()->describe());
+}
+
+void Supervisor::send_to_all(int signal) const {
+  for (const RankProcess& rank : ranks_) rank.send(signal);
+}
+
+void Supervisor::on_signal(int signal) {
+  if (signal == SIGUSR1 || signal == SIGUSR2) return send_to_all(signal);
+  if (signal == SIGTSTP) return pause();
+  if (signal == SIGINT && stopping_) return kill_all();
+  if (!stopping_) {
+    interrupt_ = signal;
+    say_(str("got ", signal_name(signal), "; passed it on to ",
+             ranks_text(num_running()), ", which have ",
+             seconds_text(kill_after_), " to end",
+             signal == SIGINT ? ". Ctrl-C again kills them at once." : "."));
+  }
+  stop(signal);
+}
+
+// SIGTSTP would be lost on the ranks: they are alone in their sessions.
+void Supervisor::pause() const {
+  send_to_all(SIGSTOP);
+  ::raise(SIGSTOP);
+  send_to_all(SIGCONT);
+}
+
+void Supervisor::stop(int signal) {
+  send_to_all(signal);
+  if (stopping_) return;
+  stopping_ = true;
+  stop_signal_ = signal;
+  for (RankProcess& rank : ranks_)
+    rank.set_deadline(Clock::now() + kill_after_);
+}
+
+void Supervisor::kill_all() {
+  say_("killing the ranks at once.");
+  for (RankProcess& rank : ranks_) {
+    if (!rank.gone()) rank.kill(Clock::now() + kKillTakesEffect);
+  }
+}
+
+void Supervisor::reap() {
+  std::vector<int> failed;
+  collect_ended(failed);
+  if (!failed.empty() && !first_failure_) on_failures(failed);
+  end_leftovers();
+}
+
+// What a dead rank left behind comes to us too, and is passed over.
+void Supervisor::collect_ended(std::vector<int>& failed) {
+  int wait_status = 0;
+  for (pid_t process = 0;
+       (process = ::waitpid(-1, &wait_status, WNOHANG)) > 0;) {
+    const auto found =
+        std::ranges::find(ranks_, process, &RankProcess::process);
+    if (found == ranks_.end()) continue;
+    found->set_status(ExitStatus(wait_status));
+    if (!found->status()->success()) {
+      failed.push_back(static_cast<int>(found - ranks_.begin()));
+    }
+  }
+}
+
+void Supervisor::end_leftovers() {
+  for (size_t i = 0; i < ranks_.size(); ++i) {
+    RankProcess& rank = ranks_[i];
+    if (rank.update_gone()) guard_.forget(rank.process());
+    if (rank.running() || rank.gone() || rank.deadline()) continue;
+    say_(str("rank ", i, " has ended but left processes; they get SIGTERM."));
+    rank.send(SIGTERM);
+    rank.set_deadline(Clock::now() + kill_after_);
+  }
+}
+
+// Deaths seen together have no order. One by a signal is the likelier cause:
+// peers of a rank that crashes fail with an exit code.
+void Supervisor::on_failures(const std::vector<int>& failed) {
+  const auto by_signal = std::ranges::find_if(
+      failed, [&](int rank) { return ranks_[rank].status()->signal() != 0; });
+  first_failure_ = by_signal != failed.end() ? *by_signal : failed.front();
+  if (stopping_) return;
+  std::string message = describe(*first_failure_) + ".";
+  for (const int rank : failed) {
+    if (rank != *first_failure_)
+      message += str(" So did ", describe(rank), ".");
+  }
+  others_ran_on_ = num_running() > 0;
+  if (others_ran_on_) {
+    message += str(" Stopping the ", ranks_text(num_running()),
+                   " still running (SIGTERM, then SIGKILL after ",
+                   seconds_text(kill_after_), ").");
+  }
+  say_(message);
+  stop(SIGTERM);
+}
+
+void Supervisor::enforce_deadlines() {
+  for (size_t i = 0; i < ranks_.size(); ++i) {
+    RankProcess& rank = ranks_[i];
+    if (rank.gone() || !rank.deadline() || *rank.deadline() > Clock::now()) {
+      continue;
+    }
+    const std::string who = str("rank ", i, " (process ", rank.process(), ")");
+    if (rank.killed()) {
+      say_(str(who,
+               " does not end even by SIGKILL; it hangs in the kernel. "
+               "Leaving it."));
+      rank.give_up();
+    } else {
+      say_(str(who, rank.running() ? "" : " left processes that",
+               " did not end within ", seconds_text(kill_after_), "; killing ",
+               rank.running() ? "it." : "them."));
+      rank.kill(Clock::now() + kKillTakesEffect);
+    }
+  }
+}
+
+void Supervisor::kill_and_reap() {
+  send_to_all(SIGKILL);
+  for (const RankProcess& rank : ranks_) {
+    while (rank.running() && ::waitpid(rank.process(), nullptr, 0) < 0 &&
+           errno == EINTR) {
+    }
+  }
+}
+
+int Supervisor::milliseconds_to_next_deadline() const {
+  constexpr milliseconds kForEver = milliseconds(-1);
+  milliseconds least = kForEver;
+  for (const RankProcess& rank : ranks_) {
+    if (rank.gone() || !rank.deadline()) continue;
+    milliseconds left =
+        std::chrono::ceil<milliseconds>(*rank.deadline() - Clock::now());
+    if (!rank.running()) left = std::min(left, kLeftoverPoll);
+    left = std::clamp(left, milliseconds(0), milliseconds(60'000));
+    least = least == kForEver ? left : std::min(least, left);
+  }
+  return static_cast<int>(least.count());
+}
+
+void Supervisor::report() const {
+  if (!first_failure_) return;
+  const bool by_the_stop = died_of_the_stop(*ranks_[*first_failure_].status());
+  if (interrupt_ != 0 && !by_the_stop) {
+    say_(str("after ", signal_name(interrupt_), ", ", describe(*first_failure_),
+             "."));
+  } else if (interrupt_ == 0 && others_ran_on_) {
+    say_(str("the first to fail was ", describe(*first_failure_), "."));
+  }
+}
+
+bool Supervisor::died_of_the_stop(const ExitStatus& status) const {
+  return status.signal() != 0 &&
+         (status.signal() == stop_signal_ || status.signal() == SIGKILL);
+}
+
+int Supervisor::exit_code() const {
+  if (!first_failure_) {
+    return num_running() == 0 ? 0 : 128 + SIGKILL;  // one would not even die
+  }
+  const ExitStatus& status = *ranks_[*first_failure_].status();
+  if (interrupt_ != 0 && died_of_the_stop(status)) return 128 + interrupt_;
+  return status.code();
+}
+
+}  // namespace tessera::launch
