@@ -51,13 +51,17 @@ class Unsupported : public Error {
   using Error::Error;
 };
 
-/// Streams all arguments into one string.
-template <class... Args>
-[[nodiscard]] std::string str(const Args&... args) {
-  std::ostringstream out;
-  (out << ... << args);
-  return out.str();
-}
+/// Streams all arguments into one string: `str("rank ", 3)`. An object, not a
+/// function, so that argument-dependent look-up finds no other `str`.
+struct Str {
+  template <class... Args>
+  [[nodiscard]] std::string operator()(const Args&... args) const {
+    std::ostringstream out;
+    (out << ... << args);
+    return out.str();
+  }
+};
+inline constexpr Str str{};
 
 /// Raises `E` with the text that `message` returns, unless `ok`.
 template <class E = InvalidArgument, class Message>

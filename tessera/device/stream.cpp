@@ -11,12 +11,12 @@ c10::impl::VirtualGuardImpl guard_of(c10::Device device) {
 }  // namespace
 
 c10::Stream current_stream(c10::Device device) {
-  if (device.is_cpu()) return {c10::Stream::DEFAULT, device};
+  if (device.is_cpu()) return c10::Stream(c10::Stream::DEFAULT, device);
   return guard_of(device).getStream(device);
 }
 
 c10::Stream make_stream(c10::Device device, StreamPriority priority) {
-  if (device.is_cpu()) return {c10::Stream::DEFAULT, device};
+  if (device.is_cpu()) return c10::Stream(c10::Stream::DEFAULT, device);
   return guard_of(device).getStreamFromGlobalPool(
       device, priority == StreamPriority::high);
 }

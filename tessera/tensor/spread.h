@@ -24,6 +24,7 @@
 namespace tessera {
 
 class Communicator;
+class StorageOwner;
 
 struct FlatPiece {
   int64_t offset = 0;  // elements, in the flat master
@@ -57,6 +58,8 @@ struct Spread {
   // Ranks over which the parameter is cut: a norm over all of it sums the
   // ranks' parts over this communicator. Null when every rank holds all of it.
   std::shared_ptr<Communicator> communicator;
+  // The unit that gathers it.
+  std::weak_ptr<StorageOwner> owner;
 };
 
 /// What `parameter` carries, or null for a plain tensor.

@@ -1,0 +1,204 @@
+#include "tessera/shard/check_module.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <c10/core/InferenceMode.h>
+#include <torch/csrc/autograd/grad_mode.h>
+#include <torch/nn/modules/container/parameterdict.h>
+#include <torch/nn/modules/container/parameterlist.h>
+#include <torch/nn/modules/embedding.h>
+
+#include <algorithm>
+
+#include "tessera/base/error.h"
+#include "tessera/module/gate.h"
+
+namespace tessera {
+
+namespace {
+
+constexpr uint64_t kFnvOffset = 0xcbf29ce484222325ull;
+constexpr uint64_t kFnvPrime = 0x100000001b3ull;
+
+uint64_t hash_bytes(const char* data, size_t num_bytes, uint64_t hash) {
+  for (; num_bytes >= 8; data += 8, num_bytes -= 8) {
+    uint64_t word;
+    std::copy_n(data, 8, reinterpret_cast<char*>(&word));
+    hash = (hash ^ word) * kFnvPrime;
+    hash ^= hash >> 29;
+  }
+  for (size_t i = 0; i < num_bytes; ++i) {
+    hash = (hash ^ static_cast<unsigned char>(data[i])) * kFnvPrime;
+  }
+  return hash;
+}
+
+uint64_t hash_values(const at::Tensor& tensor) {
+  torch::NoGradGuard no_grad;
+  const at::Tensor host = tensor.detach().cpu().contiguous();
+  return hash_bytes(static_cast<const char*>(host.const_data_ptr()),
+                    host.nbytes(), kFnvOffset);
+}
+
+std::string describe(const FoundParameter& found) {
+  const at::Tensor& tensor = found.tensor;
+  std::string text =
+      tessera::str(found.name, " ", tensor.sizes(), " ", tensor.dtype().name(),
+                   tensor.requires_grad() ? "" : " frozen");
+  if (tensor.is_meta()) return text + " on meta";
+  return text + tessera::str(" values ", std::hex, hash_values(tensor));
+}
+
+std::string describe(const std::vector<FoundParameter>& parameters) {
+  std::string text;
+  for (const auto& found : parameters) text += describe(found) + "\n";
+  return text;
+}
+
+std::string first_line_that_differs(const std::string& a,
+                                    const std::string& b) {
+  const size_t at =
+      std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin();
+  const auto line = [&](const std::string& text) {
+    if (at >= text.size()) return std::string("(nothing)");
+    const size_t begin = text.rfind('\n', at == 0 ? 0 : at - 1);
+    const size_t from = begin == std::string::npos ? 0 : begin + 1;
+    return text.substr(from, text.find('\n', at) - from);
+  };
+  return tessera::str("'", line(a), "' on rank 0 and '", line(b), "'");
+}
+
+}  // namespace
+
+void check_options(const FullyShardOptions& options) {
+  require<InvalidArgument>(options.mesh.defined(), [] {
+    return tessera::str(
+        "fully_shard: no mesh given; set FullyShardOptions::mesh, for example "
+        "to init_device_mesh(world).");
+  });
+  require<Unsupported>(options.mesh.num_axes() == 1, [&] {
+    return tessera::str(
+        "fully_shard: the mesh ", options.mesh.describe(), " has ",
+        options.mesh.num_axes(), " axes; only one axis is supported so far. "
+        "Give a slice of it, such as mesh[\"", options.mesh.axes().back(),
+        "\"].");
+  });
+  require<InvalidState>(!c10::InferenceMode::is_enabled(), [] {
+    return tessera::str(
+        "fully_shard: inside InferenceMode, where it would make parameters "
+        "that can never train; call it outside.");
+  });
+}
+
+void check_modules(std::span<torch::nn::Module* const> modules) {
+  for (torch::nn::Module* root : modules) {
+    for (const auto& [name, module] : named_modules(*root)) {
+      require<InvalidArgument>(
+          !module->as<torch::nn::ParameterList>() &&
+              !module->as<torch::nn::ParameterDict>(),
+          [&] {
+            return tessera::str(
+                "fully_shard: '", name, "' is a ", module->name(),
+                ", which reads its parameters through the module's dictionary "
+                "and would compute with shards. Hold them as typed members "
+                "(register_parameter) instead.");
+          });
+      const auto* embedding = module->as<torch::nn::Embedding>();
+      const auto* bag = module->as<torch::nn::EmbeddingBag>();
+      require<Unsupported>(
+          !(embedding && embedding->options.max_norm()) &&
+              !(bag && bag->options.max_norm()),
+          [&] {
+            return tessera::str(
+                "fully_shard: '", name, "' has max_norm, which writes its "
+                "weight in forward; that write would be lost. Leave max_norm "
+                "out, or put the weight into ignored_params.");
+          });
+    }
+  }
+}
+
+void check_parameters(const std::vector<FoundParameter>& parameters) {
+  for (const auto& [tensor, name, owners] : parameters) {
+    require<InvalidArgument>(tensor.dim() > 0, [&] {
+      return tessera::str("fully_shard: parameter '", name,
+                          "' has no dim; make it 1-D of one element.");
+    });
+    require<InvalidArgument>(tensor.is_floating_point(), [&] {
+      return tessera::str("fully_shard: parameter '", name, "' is ",
+                          tensor.dtype().name(),
+                          ", not floating-point; register it as a buffer.");
+    });
+    require<Unsupported>(tensor.layout() == at::kStrided &&
+                             tensor.is_contiguous(), [&] {
+      return tessera::str("fully_shard: parameter '", name, "' of shape ",
+                          tensor.sizes(), " and strides ", tensor.strides(),
+                          " is not contiguous (channels_last?); make it "
+                          "contiguous before.");
+    });
+    require<InvalidState>(tensor.is_leaf() && !tensor.is_inference(), [&] {
+      return tessera::str("fully_shard: parameter '", name,
+                          "' is not a leaf, or was made in InferenceMode; it "
+                          "cannot be trained.");
+    });
+  }
+}
+
+void check_holders(const std::vector<FoundParameter>& parameters) {
+  // A module holds a parameter twice, in its dictionary and as a member. Members
+  // may have been tied by assignment: then the other module's dictionary entry
+  // is an orphan without member.
+  std::vector<std::vector<int64_t>> orphans;
+  const auto extra = [](const FoundParameter& found) {
+    const auto holders = static_cast<int64_t>(found.tensor.use_count()) - 1;
+    return holders - 2 * static_cast<int64_t>(found.owners.size());
+  };
+  for (const auto& found : parameters) {
+    if (extra(found) < 0) orphans.push_back(found.tensor.sizes().vec());
+  }
+  for (const auto& found : parameters) {
+    for (int64_t n = extra(found); n > 0; --n) {
+      const auto orphan = std::find(orphans.begin(), orphans.end(),
+                                    found.tensor.sizes().vec());
+      require<InvalidState>(orphan != orphans.end(), [&] {
+        return tessera::str(
+            "fully_shard: parameter '", found.name, "' is held by ", n,
+            " more handle(s) than its module explains: an optimizer made before "
+            "fully_shard, or a list from parameters() still alive. After "
+            "sharding they would hold tensors that nobody trains. Make the "
+            "optimizer after fully_shard, and let such lists go first.");
+      });
+      orphans.erase(orphan);
+    }
+  }
+}
+
+void check_equal_start(const std::vector<FoundParameter>& parameters,
+                       const ShardLanes& lanes) {
+  if (lanes.size() == 1) return;
+  const std::string mine = describe(parameters);
+  GateOff off;
+  torch::NoGradGuard no_grad;
+  const auto hash = static_cast<int64_t>(
+      hash_bytes(mine.data(), mine.size(), kFnvOffset));
+  const auto on_device = at::TensorOptions(at::kLong).device(lanes.device);
+  const at::Tensor input = at::full({1}, hash, on_device);
+  const at::Tensor output = at::empty({lanes.size()}, on_device);
+  const GatherCall call[] = {{output, input}};
+  const CallLabel label{.unit = "", .phase = "fully_shard", .op = ""};
+  lanes.control->all_gather(call, label).wait();
+  if (output.eq(output[0]).all().item<bool>()) return;  // alike on all ranks
+  const auto all = lanes.control->exchange(mine, label);
+  for (size_t rank = 1; rank < all.size(); ++rank) {
+    require<InvalidState>(all[rank] == all[0], [&] {
+      return tessera::str(
+          "fully_shard: the ranks start from different parameters: ",
+          first_line_that_differs(all[0], all[rank]), " on rank ", rank,
+          ". Each rank keeps its part of its own values, so they would be "
+          "mixed. Seed all ranks alike, or build with on_meta and call "
+          "materialize; StartCheck::off skips this check.");
+    });
+  }
+}
+
+}  // namespace tessera

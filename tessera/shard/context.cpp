@@ -1,0 +1,319 @@
+#include "tessera/shard/context.h"
+
+#include <ATen/ops/tensor.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/grad_mode.h>
+#include <torch/csrc/autograd/graph_task.h>
+
+#include <algorithm>
+
+#include "tessera/base/error.h"
+#include "tessera/comm/collective_log.h"
+#include "tessera/module/gate.h"
+
+namespace tessera {
+
+namespace {
+
+template <class List, class Value>
+bool contains(const List& list, const Value& value) {
+  return std::find(list.begin(), list.end(), value) != list.end();
+}
+
+// Gathers without any backward after which the ranks' hashes are compared.
+constexpr int64_t kGathersPerCheck = 256;
+
+}  // namespace
+
+void ShardContext::add(Unit& unit) { units_.push_back(&unit); }
+
+void ShardContext::remove(Unit& unit) noexcept {
+  for (auto* list : {&units_, &stack_, &strays_}) {
+    list->erase(std::remove(list->begin(), list->end(), &unit), list->end());
+  }
+  if (backward_unit_ == &unit) backward_unit_ = nullptr;
+}
+
+void ShardContext::absorb(ShardContext& other) {
+  for (Unit* unit : std::exchange(other.units_, {})) {
+    unit->reshard();
+    unit->set_context(shared_from_this());
+    units_.push_back(unit);
+    if (unit->first_gather >= 0) unit->first_gather = num_first_gathers_++;
+  }
+  other.stack_.clear();
+  other.strays_.clear();
+}
+
+bool ShardContext::in_backward() {
+  return torch::autograd::get_current_graph_task_id() != -1;
+}
+
+// Operators -------------------------------------------------------------------
+
+void ShardContext::enter(Unit& unit, const OperatorUse& use) {
+  const auto me = std::this_thread::get_id();
+  require<InvalidState>(running_ == 0 || thread_.load() == me, [&] {
+    return str(use.name, " on a second thread reads parameters of unit '",
+               unit.name(), "' while another thread is running operators of the "
+               "same sharded model. Use it from one thread at a time.");
+  });
+  thread_ = me;
+  ++running_;
+  try {
+    if (in_backward()) {
+      touch_backward(unit, use);
+    } else {
+      touch_forward(unit, use);
+    }
+  } catch (...) {
+    --running_;
+    throw;
+  }
+}
+
+void ShardContext::leave() noexcept { --running_; }
+
+void ShardContext::touch_forward(Unit& unit, const OperatorUse& use) {
+  require<InvalidState>(
+      !unit.options().mp_policy.output_dtype || unit.calls_under_way > 0, [&] {
+        return str("unit '", unit.name(), "' has an output_dtype, which acts at "
+                   "the module's boundary: call it as call(module, inputs...) "
+                   "instead of module->forward(inputs...).");
+      });
+  if (torch::GradMode::is_enabled()) note_part(unit);
+  if (!stack_.empty() && stack_.back() == &unit && strays_.empty() &&
+      unit.gathered() && !unit.stale()) {
+    return;
+  }
+  const auto needed = [&](Unit* other) {
+    return other == &unit ||
+           contains(use.owners, static_cast<StorageOwner*>(other));
+  };
+  const auto leave_unit = [](Unit* other) {
+    if (!other->kept_after_forward()) other->reshard();
+  };
+  for (Unit* stray : std::exchange(strays_, {})) {
+    if (needed(stray)) {
+      if (stray != &unit) strays_.push_back(stray);
+    } else if (!contains(stack_, stray)) {
+      leave_unit(stray);
+    }
+  }
+  while (!stack_.empty() && !stack_.back()->is_ancestor_of(unit)) {
+    Unit* top = stack_.back();
+    stack_.pop_back();
+    if (needed(top)) {
+      strays_.push_back(top);
+    } else {
+      leave_unit(top);
+    }
+  }
+  if (stack_.empty() || stack_.back() != &unit) stack_.push_back(&unit);
+  unit.gather("forward", use.name);
+}
+
+void ShardContext::touch_backward(Unit& unit, const OperatorUse& use) {
+  ensure_backward();
+  require<InvalidState>(!unit.written_since_gather(), [&] {
+    return str("a parameter of unit '", unit.name(), "' was written between the "
+               "forward pass and this backward pass (optimizer step, load, "
+               "in-place write): its gradients would mix old activations with "
+               "new weights. Run forward again.");
+  });
+  release_others(unit, use);
+  if (!unit.gathered() && unit.pass.released) {
+    // Needed again after its release: later from now on.
+    unit.release = unit.release == Unit::Release::on_completion
+                       ? Unit::Release::on_switch
+                       : Unit::Release::at_end;
+    unit.pass.released = false;
+  }
+  note_part(unit);
+  unit.gather("backward", use.name);
+}
+
+// Units that await no (more) gradient are freed when backward goes on to another
+// unit.
+void ShardContext::release_others(Unit& unit, const OperatorUse& use) {
+  if (backward_unit_ == &unit) return;
+  backward_unit_ = &unit;
+  for (Unit* other : units_) {
+    if (!other->gathered() || other->is_ancestor_of(unit) ||
+        contains(use.owners, static_cast<StorageOwner*>(other)) ||
+        other->release == Unit::Release::at_end || !other->complete()) {
+      continue;
+    }
+    other->reshard();
+    other->pass.released = true;
+  }
+}
+
+void ShardContext::forget(Unit& unit) {
+  for (auto* list : {&stack_, &strays_}) {
+    list->erase(std::remove(list->begin(), list->end(), &unit), list->end());
+  }
+}
+
+void ShardContext::note_part(Unit& unit) {
+  if (unit.pass.took_part) return;
+  unit.pass.took_part = true;
+  unit.pass.joined_late = backward_running_;
+}
+
+void ShardContext::note_gather(Unit& unit) {
+  if (unit.first_gather < 0) unit.first_gather = num_first_gathers_++;
+  if (lanes_->size() > 1 && ++gathers_since_check_ >= kGathersPerCheck &&
+      !backward_running_) {
+    (void)agree_on_gradients();
+  }
+}
+
+// Backward --------------------------------------------------------------------
+
+void ShardContext::ensure_backward() {
+  if (backward_running_) return;
+  // What is gathered when backward begins is so on all ranks.
+  for (Unit* unit : units_) {
+    if (unit->gathered()) note_part(*unit);
+  }
+  backward_running_ = true;
+  backward_unit_ = nullptr;
+  // The callback owns a guard: when the graph task dies without running it, the
+  // backward pass has failed. It keeps the context alive.
+  class Guard {
+   public:
+    explicit Guard(std::shared_ptr<ShardContext> context)
+        : context_(std::move(context)) {}
+    ~Guard() {
+      if (!ran_) context_->abandon_backward();
+    }
+    void run() {
+      ran_ = true;
+      context_->finish_backward();
+    }
+
+   private:
+    std::shared_ptr<ShardContext> context_;
+    bool ran_ = false;
+  };
+  auto guard = std::make_shared<Guard>(shared_from_this());
+  torch::autograd::Engine::get_default_engine().queue_callback(
+      [guard] { guard->run(); });
+}
+
+// First gathered, last reduced: the order in which backward completes units,
+// roughly, and the same on all ranks. Those that joined while backward was
+// already running come at its end.
+std::vector<Unit*> ShardContext::reduction_order() const {
+  std::vector<Unit*> order;
+  for (Unit* unit : units_) {
+    if (unit->pass.took_part && unit->gradient_sync && unit->trainable()) {
+      order.push_back(unit);
+    }
+  }
+  std::stable_sort(order.begin(), order.end(), [](Unit* a, Unit* b) {
+    if (a->pass.joined_late != b->pass.joined_late) return b->pass.joined_late;
+    return a->first_gather > b->first_gather;
+  });
+  return order;
+}
+
+void ShardContext::issue_reductions() { issue_reductions(Issue::complete); }
+
+void ShardContext::issue_reductions(Issue which) {
+  for (Unit* unit : reduction_order()) {
+    if (unit->pass.reduced && !unit->holds_gradients()) continue;
+    if (which == Issue::complete &&
+        (unit->pass.joined_late || !unit->complete())) {
+      return;
+    }
+    unit->start_reduce();
+  }
+}
+
+void ShardContext::finish_backward() {
+  try {
+    issue_reductions(Issue::all);
+    for (Unit* unit : units_) unit->reshard();
+    const auto order = reduction_order();
+    const auto had_gradient = agree_on_gradients();
+    for (Unit* unit : order) {
+      const size_t index =
+          std::find(units_.begin(), units_.end(), unit) - units_.begin();
+      unit->finish_reduce(had_gradient[index]);
+    }
+    for (Unit* unit : units_) unit->end_pass();
+  } catch (...) {
+    abandon_backward();
+    throw;
+  }
+  stack_.clear();
+  strays_.clear();
+  backward_running_ = false;
+}
+
+void ShardContext::abandon_backward() noexcept {
+  for (Unit* unit : units_) unit->abandon_pass();
+  stack_.clear();
+  strays_.clear();
+  backward_unit_ = nullptr;
+  backward_running_ = false;
+  running_ = 0;
+}
+
+// One small sum over ranks: each rank's hash of all collectives so far in a slot
+// of its own, then for each parameter how many ranks had a gradient.
+std::vector<std::vector<std::vector<bool>>> ShardContext::agree_on_gradients() {
+  gathers_since_check_ = 0;
+  std::vector<std::vector<std::vector<bool>>> had;
+  for (Unit* unit : units_) had.push_back(unit->reduced_gradients());
+  const int64_t ranks = lanes_->size();
+  if (ranks == 1) return had;
+  std::vector<int64_t> values(ranks, 0);
+  values[lanes_->rank()] = static_cast<int64_t>(lanes_->control->log().hash());
+  for (const auto& unit : had) {
+    for (const auto& group : unit) {
+      for (const bool flag : group) values.push_back(flag);
+    }
+  }
+  GateOff off;
+  torch::NoGradGuard no_grad;
+  at::Tensor sums = at::tensor(values, at::kLong).to(lanes_->device);
+  lanes_->control
+      ->all_reduce(sums, ReduceOp::sum,
+                   {.unit = "", .phase = "backward", .op = ""})
+      .wait();
+  sums = sums.cpu();
+  const int64_t* next = sums.const_data_ptr<int64_t>();
+  check_hashes(next);
+  next += ranks;
+  for (auto& unit : had) {
+    for (auto& group : unit) {
+      for (size_t i = 0; i < group.size(); ++i) group[i] = *next++ > 0;
+    }
+  }
+  return had;
+}
+
+void ShardContext::check_hashes(const int64_t* hashes) {
+  const int ranks = lanes_->size();
+  if (std::all_of(hashes, hashes + ranks,
+                  [&](int64_t hash) { return hash == hashes[0]; })) {
+    return;
+  }
+  const auto positions = lanes_->control->exchange(
+      lanes_->control->log().describe(), {.phase = "backward"});
+  std::string table;
+  for (int rank = 0; rank < ranks; ++rank) {
+    table += str("\n  rank ", rank, ": ", positions[rank]);
+  }
+  throw CommError(
+      str("the ranks have issued different collectives since the last check: "
+          "blocks of different units may have been mixed. A parameter was read "
+          "on some ranks only (a print, a norm or a branch on one rank), or the "
+          "ranks run different models. The last collective of each rank:",
+          table));
+}
+
+}  // namespace tessera

@@ -1,0 +1,88 @@
+// What the units of one tree share: where the forward is, the backward pass
+// under way, and the order of collectives.
+//
+// Forward. A stack of active units mirrors module calls: touching unit U pops
+// and reshards every unit on top that is not an ancestor of U.
+//
+// Backward. The first touch queues a callback at the end of the pass. Gathers
+// come on touch. Four rules keep ranks together when they use different
+// parameters inside a unit: reductions leave in one fixed order on all ranks;
+// every trainable unit that took part is reduced; on a communicator of their
+// own, waited for at the end only; and how many ranks had a gradient for a
+// parameter decides whether its shard gets one.
+//
+// Threads: one thread at a time may run operators of the tree (backward on CUDA
+// is the engine's thread while the caller waits); another one is an error.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tessera/shard/parameter_group.h"
+#include "tessera/shard/unit.h"
+
+namespace tessera {
+
+class ShardContext : public std::enable_shared_from_this<ShardContext> {
+ public:
+  explicit ShardContext(std::shared_ptr<const ShardLanes> lanes)
+      : lanes_(std::move(lanes)) {}
+
+  [[nodiscard]] const std::shared_ptr<const ShardLanes>& lanes() const {
+    return lanes_;
+  }
+  /// Units in registration order.
+  [[nodiscard]] const std::vector<Unit*>& units() const { return units_; }
+  void add(Unit& unit);
+  void remove(Unit& unit) noexcept;
+  /// Takes over the units of another tree that now lies below this one.
+  void absorb(ShardContext& other);
+
+  // An operator reads parameters of `unit`.
+  void enter(Unit& unit, const OperatorUse& use);
+  void leave() noexcept;
+
+  /// For explicit calls outside of operators (`reshard(module)`, errors): the
+  /// stack forgets `unit`.
+  void forget(Unit& unit);
+
+  // Backward.
+  [[nodiscard]] static bool in_backward();
+  void ensure_backward();
+  /// A unit took part in the pass: it will be reduced.
+  void note_part(Unit& unit);
+  void note_gather(Unit& unit);
+  void issue_reductions();
+  [[nodiscard]] bool backward_running() const { return backward_running_; }
+
+ private:
+  enum class Issue { complete, all };
+
+  void touch_forward(Unit& unit, const OperatorUse& use);
+  void touch_backward(Unit& unit, const OperatorUse& use);
+  void release_others(Unit& unit, const OperatorUse& use);
+  void issue_reductions(Issue which);
+  void finish_backward();
+  void abandon_backward() noexcept;
+  [[nodiscard]] std::vector<std::vector<std::vector<bool>>> agree_on_gradients();
+  void check_hashes(const int64_t* hashes);
+  [[nodiscard]] std::vector<Unit*> reduction_order() const;
+
+  std::shared_ptr<const ShardLanes> lanes_;
+  std::vector<Unit*> units_;
+  std::vector<Unit*> stack_;
+  // Off the stack, but kept for an operator that reads several units.
+  std::vector<Unit*> strays_;
+  Unit* backward_unit_ = nullptr;
+  bool backward_running_ = false;
+  int64_t num_first_gathers_ = 0;
+  int64_t gathers_since_check_ = 0;
+  std::atomic<int> running_{0};
+  std::atomic<std::thread::id> thread_{};
+};
+
+}  // namespace tessera

@@ -1,0 +1,304 @@
+#include "tessera/shard/fully_shard.h"
+
+#include <torch/csrc/autograd/grad_mode.h>
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+#include <unordered_map>
+
+#include "tessera/base/error.h"
+#include "tessera/base/log.h"
+#include "tessera/module/gate.h"
+#include "tessera/module/traversal.h"
+#include "tessera/shard/check_module.h"
+#include "tessera/shard/context.h"
+#include "tessera/shard/find_units.h"
+#include "tessera/tensor/shard_tensor.h"
+
+namespace tessera {
+
+namespace {
+
+using Modules = std::vector<torch::nn::Module*>;
+
+/// What a call finds below its modules.
+struct Found {
+  std::vector<FoundParameter> own;   // to be sharded by this call
+  std::vector<FoundParameter> tied;  // full parameters of an earlier unit
+  std::vector<std::shared_ptr<Unit>> below;  // units made by earlier calls
+  std::vector<FoundParameter> managed;       // their shards, for their names
+};
+
+Found find(const Modules& modules, const FullyShardOptions& options) {
+  Found found;
+  for (FoundParameter& parameter : find_parameters(modules)) {
+    const auto ignored = std::any_of(
+        options.ignored_params.begin(), options.ignored_params.end(),
+        [&](const at::Tensor& t) { return t.is_same(parameter.tensor); });
+    if (ignored) continue;
+    if (auto unit = unit_of(parameter.tensor)) {
+      if (std::find(found.below.begin(), found.below.end(), unit) ==
+          found.below.end()) {
+        found.below.push_back(unit);
+      }
+      found.managed.push_back(std::move(parameter));
+    } else if (gated_storage_of(parameter.tensor)) {
+      found.tied.push_back(std::move(parameter));
+    } else {
+      found.own.push_back(std::move(parameter));
+    }
+  }
+  return found;
+}
+
+void check_not_sharded(const Modules& modules, const Found& found) {
+  for (const auto& unit : found.below) {
+    for (torch::nn::Module* module : modules) {
+      const auto& taken = unit->modules();
+      require<InvalidState>(
+          std::find(taken.begin(), taken.end(), module) == taken.end(), [&] {
+            return str("fully_shard: module '", unit->name(),
+                       "' was given to fully_shard before.");
+          });
+    }
+  }
+}
+
+// Communicators exist per mesh; streams per tree (the root's are kept).
+std::shared_ptr<const ShardLanes> make_lanes(const DeviceMesh& mesh) {
+  auto lanes = std::make_shared<ShardLanes>();
+  lanes->gather = mesh.communicator("gather");
+  lanes->reduce = mesh.communicator("reduce");
+  lanes->control = mesh.communicator("control");
+  lanes->device = mesh.device();
+  lanes->gather_stream = make_stream(lanes->device, StreamPriority::high);
+  lanes->reduce_stream = make_stream(lanes->device, StreamPriority::normal);
+  return lanes;
+}
+
+std::shared_ptr<ShardContext> context_for(const Found& found,
+                                          const FullyShardOptions& options) {
+  auto lanes = make_lanes(options.mesh);
+  for (const auto& unit : found.below) {
+    require<Unsupported>(
+        unit->context()->lanes()->gather == lanes->gather, [&] {
+          return str("fully_shard: unit '", unit->name(), "' below was sharded "
+                     "over other ranks than the mesh ",
+                     options.mesh.describe(), "; one tree needs one mesh.");
+        });
+    require<InvalidState>(!unit->context()->backward_running(), [&] {
+      return str("fully_shard: a backward pass through unit '", unit->name(),
+                 "' is running.");
+    });
+  }
+  return std::make_shared<ShardContext>(std::move(lanes));
+}
+
+c10::ScalarType compute_dtype(const FoundParameter& found,
+                              const MixedPrecisionPolicy& policy) {
+  return policy.param_dtype.value_or(found.tensor.scalar_type());
+}
+
+// Parameters that can travel in one buffer, in order of first appearance.
+std::vector<std::unique_ptr<ParameterGroup>> make_groups(
+    std::vector<FoundParameter> parameters, const FullyShardOptions& options,
+    Strategy strategy, const std::shared_ptr<const ShardLanes>& lanes) {
+  const MixedPrecisionPolicy& policy = options.mp_policy;
+  std::vector<GroupOptions> kinds;
+  std::vector<std::vector<FoundParameter>> members;
+  std::map<std::tuple<c10::ScalarType, bool>, size_t> index;
+  for (FoundParameter& found : parameters) {
+    const auto dtype = found.tensor.scalar_type();
+    const auto compute = compute_dtype(found, policy);
+    const auto key = std::tuple(dtype, found.tensor.requires_grad());
+    const auto [at, is_new] = index.emplace(key, members.size());
+    if (is_new) {
+      members.emplace_back();
+      kinds.push_back({.strategy = strategy,
+                       .master_dtype = dtype,
+                       .compute_dtype = compute,
+                       .reduce_dtype = policy.reduce_dtype.value_or(compute),
+                       .debug = options.debug});
+    }
+    members[at->second].push_back(std::move(found));
+  }
+  std::vector<std::unique_ptr<ParameterGroup>> groups;
+  for (size_t i = 0; i < members.size(); ++i) {
+    groups.push_back(std::make_unique<ParameterGroup>(std::move(members[i]),
+                                                      kinds[i], lanes));
+  }
+  return groups;
+}
+
+// The first unit owns a tied parameter; here its dictionary entry becomes the
+// owner's shard, and the member's use gathers the owner's unit.
+void join_tied(const std::vector<FoundParameter>& tied) {
+  for (const FoundParameter& found : tied) {
+    auto* unit =
+        static_cast<Unit*>(gated_storage_of(found.tensor)->owner());
+    for (const auto& group : unit->groups()) {
+      for (size_t i = 0; i < group->size(); ++i) {
+        if (!group->full(i).is_same(found.tensor)) continue;
+        for (const ParameterOwner& at : found.owners) {
+          set_entry(at, group->shard(i));
+        }
+        log_info(str("fully_shard: parameter '", found.name, "' is tied to '",
+                     group->name(i), "' of unit '", unit->name(),
+                     "', which owns it; its use here gathers that unit."));
+      }
+    }
+  }
+}
+
+void move_buffers(const Modules& modules, c10::Device device) {
+  torch::NoGradGuard no_grad;
+  for (torch::nn::Module* module : modules) {
+    for (at::Tensor& buffer : module->buffers()) {
+      if (!buffer.defined() || buffer.is_meta()) continue;
+      if (buffer.device() != device) buffer.set_data(buffer.to(device));
+    }
+  }
+}
+
+std::string type_name(const Modules& modules) {
+  std::string text;
+  for (torch::nn::Module* module : modules) {
+    text += (text.empty() ? "" : ", ") + module->name();
+  }
+  return text;
+}
+
+// Names below a root are those that the root gives.
+void name_from(torch::nn::Module& root, const Found& found) {
+  std::unordered_map<const torch::nn::Module*, std::string> names;
+  for (const auto& [name, module] : named_modules(root)) {
+    names.emplace(module, name);
+  }
+  for (const auto& unit : found.below) {
+    std::string name;
+    for (const auto* module : unit->modules()) {
+      const auto at = names.find(module);
+      if (at != names.end()) name += (name.empty() ? "" : ", ") + at->second;
+    }
+    if (!name.empty()) unit->set_name(name);
+  }
+  for (const FoundParameter& parameter : found.managed) {
+    const auto unit = unit_of(parameter.tensor);
+    for (const auto& group : unit->groups()) {
+      for (size_t i = 0; i < group->size(); ++i) {
+        if (group->shard(i).is_same(parameter.tensor)) {
+          group->rename(i, parameter.name);
+        }
+      }
+    }
+  }
+}
+
+void shard(const Modules& modules, const FullyShardOptions& options,
+           Strategy strategy) {
+  check_options(options);
+  require<InvalidArgument>(!modules.empty(), [] {
+    return str("fully_shard: the list of modules is empty.");
+  });
+  install_gate();
+  check_modules(modules);
+  Found found = find(modules, options);
+  check_not_sharded(modules, found);
+  check_parameters(found.own);
+  check_holders(found.own);
+  auto context = context_for(found, options);
+  if (options.start_check == StartCheck::on) {
+    check_equal_start(found.own, *context->lanes());
+  }
+  std::shared_ptr<Unit> unit;
+  if (!found.own.empty()) {
+    unit = std::make_shared<Unit>(
+        type_name(modules),
+        std::vector<const torch::nn::Module*>(modules.begin(), modules.end()),
+        options,
+        make_groups(std::move(found.own), options, strategy,
+                    context->lanes()));
+  }
+  // From here on nothing fails.
+  move_buffers(modules, context->lanes()->device);
+  for (const auto& below : found.below) context->absorb(*below->context());
+  if (unit) {
+    unit->set_context(context);
+    context->add(*unit);
+    unit->take_over();
+    for (const auto& below : found.below) {
+      if (!below->parent()) below->set_parent(unit);
+    }
+  }
+  join_tied(found.tied);
+  if (modules.size() == 1) name_from(*modules[0], found);
+}
+
+}  // namespace
+
+void fully_shard(torch::nn::Module& module, const FullyShardOptions& options) {
+  shard({&module}, options, Strategy::shard);
+}
+
+void fully_shard(const Modules& modules, const FullyShardOptions& options) {
+  shard(modules, options, Strategy::shard);
+}
+
+void replicate(torch::nn::Module& model, const FullyShardOptions& options) {
+  for (const auto& child : model.children()) {
+    const auto below = child->children();
+    if (child->parameters(/*recurse=*/false).empty() && !below.empty()) {
+      for (const auto& element : below) {
+        shard({element.get()}, options, Strategy::replicate);
+      }
+    } else {
+      shard({child.get()}, options, Strategy::replicate);
+    }
+  }
+  shard({&model}, options, Strategy::replicate);
+}
+
+void unshard(torch::nn::Module& module) {
+  for (const auto& unit : units_of(module)) unit->gather("unshard", "");
+}
+
+void reshard(torch::nn::Module& module) {
+  for (const auto& unit : units_of(module)) {
+    unit->reshard();
+    unit->context()->forget(*unit);
+  }
+}
+
+void set_requires_gradient_sync(torch::nn::Module& module, Sync sync,
+                                Recurse recurse) {
+  for (const auto& unit :
+       recurse == Recurse::yes ? units_below(module) : units_of(module)) {
+    unit->gradient_sync = sync == Sync::on;
+  }
+}
+
+at::Tensor gathered(const at::Tensor& parameter) {
+  GatedStorage* storage = gated_storage_of(parameter);
+  if (!storage || !storage->owner()) return parameter.detach();
+  gather_for_read(parameter, "gathered");
+  at::Tensor plain = tensor_over(storage, parameter.scalar_type(), 0, {0});
+  auto* impl = plain.unsafeGetTensorImpl();
+  impl->set_storage_offset(parameter.storage_offset());
+  impl->set_sizes_and_strides(parameter.sizes(), parameter.strides());
+  return plain;
+}
+
+void mark_changed(torch::nn::Module& module) {
+  for (const auto& unit : units_below(module)) {
+    for (const auto& group : unit->groups()) {
+      group->master()->data.unsafeGetTensorImpl()->bump_version();
+    }
+  }
+}
+
+bool is_fully_sharded(torch::nn::Module& module) {
+  return !units_of(module).empty();
+}
+
+}  // namespace tessera

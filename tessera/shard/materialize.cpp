@@ -1,0 +1,214 @@
+#include "tessera/shard/materialize.h"
+
+#include <ATen/Context.h>
+#include <torch/csrc/autograd/grad_mode.h>
+
+#include <algorithm>
+#include <mutex>
+#include <unordered_set>
+
+#include "tessera/base/error.h"
+#include "tessera/module/initializers.h"
+#include "tessera/module/meta_memory.h"
+#include "tessera/module/traversal.h"
+#include "tessera/shard/context.h"
+#include "tessera/shard/find_units.h"
+#include "tessera/shard/full_parameters.h"
+
+namespace tessera {
+
+namespace {
+
+uint64_t seed_for(uint64_t seed, const std::string& name) {
+  uint64_t hash = 0xcbf29ce484222325ull ^ seed;
+  for (const char c : name) {
+    hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ull;
+  }
+  hash ^= hash >> 31;
+  return hash * 0x9e3779b97f4a7c15ull;
+}
+
+// The random state that initialisers draw from. torch::nn::init takes no
+// generator and the CPU's is process-wide, so one thread at a time.
+class SeededGenerators {
+ public:
+  explicit SeededGenerators(c10::Device device) : lock_(mutex()) {
+    generators_.push_back(
+        at::globalContext().defaultGenerator(c10::Device(c10::kCPU)));
+    if (!device.is_cpu()) {
+      generators_.push_back(at::globalContext().defaultGenerator(device));
+    }
+    for (const auto& generator : generators_) {
+      states_.push_back(generator.get_state());
+    }
+  }
+  ~SeededGenerators() {
+    for (size_t i = 0; i < generators_.size(); ++i) {
+      generators_[i].set_state(states_[i]);
+    }
+  }
+  SeededGenerators(const SeededGenerators&) = delete;
+  SeededGenerators& operator=(const SeededGenerators&) = delete;
+
+  void seed(uint64_t seed) {
+    for (auto& generator : generators_) generator.set_current_seed(seed);
+  }
+
+ private:
+  static std::mutex& mutex() {
+    static std::mutex shared;
+    return shared;
+  }
+
+  std::lock_guard<std::mutex> lock_;
+  std::vector<at::Generator> generators_;
+  std::vector<at::Tensor> states_;
+};
+
+}  // namespace
+
+class UnitMaterializer {
+ public:
+  UnitMaterializer(torch::nn::Module& model, const MaterializeOptions& options)
+      : model_(model), options_(options), modules_(named_modules(model)) {
+    std::reverse(modules_.begin(), modules_.end());  // children first
+  }
+
+  void run() {
+    torch::NoGradGuard no_grad;
+    SeededGenerators generators(device());
+    generators_ = &generators;
+    give_memory();
+    for (const auto& unit : units_below(model_)) materialize_unit(unit);
+    for (const NamedModule& named : modules_) {
+      if (plain_.contains(named.module)) initialize(named);
+    }
+    check_plain();
+  }
+
+ private:
+  c10::Device device() const {
+    if (options_.device) return *options_.device;
+    const auto units = units_below(model_);
+    return units.empty() ? c10::Device(c10::kCPU)
+                         : units[0]->context()->lanes()->device;
+  }
+
+  // Buffers, and parameters that no unit holds.
+  void give_memory() {
+    for (const NamedModule& named : modules_) {
+      for (const auto& item : named.module->named_buffers(/*recurse=*/false)) {
+        give_memory(named, item.key(), item.value(), "buffer");
+      }
+      for (const auto& item :
+           named.module->named_parameters(/*recurse=*/false)) {
+        give_memory(named, item.key(), item.value(), "parameter");
+      }
+    }
+  }
+
+  void give_memory(const NamedModule& named, const std::string& key,
+                   const at::Tensor& tensor, const char* what) {
+    if (!tensor.defined() || !tensor.is_meta()) return;
+    give_unset_memory(tensor, device());
+    given_.push_back({str(what, " '", join_names(named.name, key), "'"), tensor});
+    plain_.insert(named.module);
+  }
+
+  // Modules that directly own a parameter of `unit`.
+  std::vector<NamedModule> owners_of(const std::shared_ptr<Unit>& unit) const {
+    std::vector<NamedModule> owners;
+    for (const NamedModule& named : modules_) {
+      for (const auto& parameter : named.module->parameters(false)) {
+        if (unit_of(parameter) != unit) continue;
+        owners.push_back(named);
+        break;
+      }
+    }
+    return owners;
+  }
+
+  void materialize_unit(const std::shared_ptr<Unit>& unit) {
+    const auto& groups = unit->groups();
+    if (std::all_of(groups.begin(), groups.end(),
+                    [](const auto& group) { return group->has_values(); })) {
+      return;
+    }
+    const auto owners = owners_of(unit);
+    // A module whose parameters lie in several units (tied ones) writes them
+    // all; the others' writes are thrown away.
+    std::vector<std::unique_ptr<FullParameters>> others;
+    for (const auto& other : units_sharing(owners, unit)) {
+      others.push_back(std::unique_ptr<FullParameters>(new FullParameters(
+          model_, other, ParameterGroup::Values::gathered)));
+      others.back()->write_ = Write::discard;
+    }
+    FullParameters scope(model_, unit, ParameterGroup::Values::unset);
+    for (const NamedModule& owner : owners) {
+      initialize(owner);
+      plain_.erase(owner.module);
+    }
+    check(*unit, scope);
+  }
+
+  static std::vector<std::shared_ptr<Unit>> units_sharing(
+      const std::vector<NamedModule>& owners,
+      const std::shared_ptr<Unit>& unit) {
+    std::vector<std::shared_ptr<Unit>> others;
+    for (const NamedModule& owner : owners) {
+      for (const auto& parameter : owner.module->parameters(false)) {
+        auto other = unit_of(parameter);
+        if (other && other != unit &&
+            std::find(others.begin(), others.end(), other) == others.end()) {
+          others.push_back(std::move(other));
+        }
+      }
+    }
+    return others;
+  }
+
+  void initialize(const NamedModule& named) {
+    generators_->seed(seed_for(options_.seed, named.name));
+    (void)initialize_module(*named.module);
+    if (options_.init) options_.init(*named.module, named.name);
+  }
+
+  static void fail(const std::string& what) {
+    throw InvalidState(
+        str("materialize: ", what, " has no value after its module's "
+            "initialiser. Derive the module from Initializable, or set the "
+            "value in MaterializeOptions::init."));
+  }
+
+  static void check(const Unit& unit, FullParameters& scope) {
+    const auto& groups = unit.groups();
+    for (const auto& group : groups) {
+      for (size_t i = 0; i < group->size(); ++i) {
+        const at::Tensor full = group->full(i);
+        if (full.defined() && is_unset(full)) {
+          scope.write_ = Write::discard;
+          fail(str("parameter '", group->name(i), "'"));
+        }
+      }
+    }
+  }
+
+  void check_plain() const {
+    for (const auto& [what, tensor] : given_) {
+      if (is_unset(tensor)) fail(what);
+    }
+  }
+
+  torch::nn::Module& model_;
+  const MaterializeOptions& options_;
+  std::vector<NamedModule> modules_;
+  SeededGenerators* generators_ = nullptr;
+  std::vector<std::pair<std::string, at::Tensor>> given_;
+  std::unordered_set<torch::nn::Module*> plain_;
+};
+
+void materialize(torch::nn::Module& model, const MaterializeOptions& options) {
+  UnitMaterializer(model, options).run();
+}
+
+}  // namespace tessera

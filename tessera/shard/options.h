@@ -1,0 +1,59 @@
+// What users choose when they shard a module. Names are FSDP2's.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/ScalarType.h>
+
+#include <optional>
+#include <vector>
+
+#include "tessera/mesh/device_mesh.h"
+
+namespace tessera {
+
+/// What becomes of a unit's full parameters after its forward.
+enum class Reshard {
+  automatic,  // always, but a unit with units below it, or the only one, keeps
+              // them (it is the first one that backward needs)
+  always,     // freed; gathered again in backward
+  never,      // kept until backward is through: faster, costs the full weights
+};
+
+enum class CastInputs { on, off };
+
+struct MixedPrecisionPolicy {
+  // Dtype of full parameters, hence of the gather and of the compute. Unset:
+  // the parameter's own. Shards, their gradients and the optimizer keep the
+  // parameter's own dtype.
+  std::optional<c10::ScalarType> param_dtype = {};
+  // Dtype in which gradients are summed over ranks. Unset: that of the computed
+  // gradient, i.e. param_dtype.
+  std::optional<c10::ScalarType> reduce_dtype = {};
+  // Dtype of the outputs of `call(module, ...)`. Unset: as computed. A unit
+  // with it must be called through `call`.
+  std::optional<c10::ScalarType> output_dtype = {};
+  // Floating inputs are cast to param_dtype: by `call` at the module's door,
+  // otherwise by the operators that read a parameter.
+  CastInputs cast_forward_inputs = CastInputs::on;
+};
+
+/// Whether all ranks' parameters are compared when they are sharded: each rank
+/// keeps its part of its own values, so unequal starts would be mixed silently.
+enum class StartCheck { on, off };
+
+/// For tests: freed and fresh memory is filled with NaN.
+enum class Debug { none, poison_memory };
+
+struct FullyShardOptions {
+  // Behaviour.
+  DeviceMesh mesh = {};  // must be 1-D; there is no implicit world
+  Reshard reshard_after_forward = Reshard::automatic;
+  MixedPrecisionPolicy mp_policy = {};
+  // Stay whole and local: not sharded, gradients not reduced. Give the same
+  // list to every call in the tree.
+  std::vector<at::Tensor> ignored_params = {};
+  StartCheck start_check = StartCheck::on;
+  Debug debug = Debug::none;
+};
+
+}  // namespace tessera

@@ -1,0 +1,294 @@
+#include "tessera/shard/unit.h"
+
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/grad_mode.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+
+#include "tessera/base/error.h"
+#include "tessera/shard/context.h"
+
+namespace tessera {
+
+namespace {
+
+// Runs when autograd has added a gradient to a full parameter. A hook that the
+// user had set before is kept and runs first.
+class GradientHook final : public torch::autograd::PostAccumulateGradHook {
+ public:
+  GradientHook(std::shared_ptr<Unit> unit, size_t group, size_t i,
+               std::unique_ptr<torch::autograd::PostAccumulateGradHook> before)
+      : unit_(std::move(unit)),
+        group_(group),
+        i_(i),
+        before_(std::move(before)) {}
+
+  void operator()(const torch::autograd::Variable& tensor) override {
+    if (before_) (*before_)(tensor);
+    unit_->on_gradient(group_, i_);
+  }
+
+ private:
+  std::shared_ptr<Unit> unit_;
+  size_t group_;
+  size_t i_;
+  std::unique_ptr<torch::autograd::PostAccumulateGradHook> before_;
+};
+
+}  // namespace
+
+Unit::Unit(std::string name, std::vector<const torch::nn::Module*> modules,
+           const FullyShardOptions& options,
+           std::vector<std::unique_ptr<ParameterGroup>> groups)
+    : name_(std::move(name)),
+      modules_(std::move(modules)),
+      options_(options),
+      groups_(std::move(groups)) {
+  for (const auto& group : groups_) {
+    arrived_.emplace_back(group->size(), false);
+    reduced_gradients_.emplace_back(group->size(), false);
+  }
+}
+
+Unit::~Unit() {
+  if (context_) context_->remove(*this);
+  if (parent_) --parent_->num_below_;
+}
+
+void Unit::take_over() {
+  for (const auto& group : groups_) group->take_over(shared_from_this());
+  install_hooks();
+}
+
+void Unit::install_hooks() {
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    for (size_t i = 0; i < groups_[g]->size(); ++i) {
+      const at::Tensor full = groups_[g]->full(i);
+      auto& slot = torch::autograd::impl::post_acc_grad_hooks(full);
+      slot = std::make_unique<GradientHook>(shared_from_this(), g, i,
+                                            std::move(slot));
+    }
+  }
+}
+
+void Unit::set_context(std::shared_ptr<ShardContext> context) {
+  context_ = std::move(context);
+  for (const auto& group : groups_) group->set_lanes(context_->lanes());
+}
+
+void Unit::set_parent(std::shared_ptr<Unit> parent) {
+  parent_ = std::move(parent);
+  ++parent_->num_below_;
+}
+
+bool Unit::is_ancestor_of(const Unit& other) const {
+  for (const Unit* unit = &other; unit; unit = unit->parent_.get()) {
+    if (unit == this) return true;
+  }
+  return false;
+}
+
+// The gate --------------------------------------------------------------------
+
+void Unit::before_read(const OperatorUse& use) { context_->enter(*this, use); }
+
+void Unit::after_read() noexcept { context_->leave(); }
+
+void Unit::refuse_write(const char* op, const at::Tensor& tensor) {
+  std::string name = "?";
+  for (const auto& group : groups_) {
+    const auto& places = group->layout().parameters();
+    for (size_t i = 0; i < group->size(); ++i) {
+      const at::Tensor full = group->full(i);
+      const int64_t offset = tensor.storage_offset() - places[i].full_offset;
+      if (full.defined() && full.storage().is_alias_of(tensor.storage()) &&
+          offset >= 0 && offset < std::max<int64_t>(places[i].numel, 1)) {
+        name = group->name(i);
+      }
+    }
+  }
+  throw InvalidState(
+      str(op, " would write to the full parameter '", name, "' of unit '",
+          name_, "', which is freed after use: the write would be lost. Write "
+          "inside a FullParameters scope, or write the shards that "
+          "parameters() returns."));
+}
+
+bool Unit::casts_inputs() const {
+  return options_.mp_policy.param_dtype.has_value() &&
+         options_.mp_policy.cast_forward_inputs == CastInputs::on;
+}
+
+at::Tensor Unit::cast_input(const at::Tensor& input) {
+  const auto dtype = *options_.mp_policy.param_dtype;
+  if (ShardContext::in_backward() || !input.is_floating_point() ||
+      input.scalar_type() == dtype || gated_storage_of(input)) {
+    return input;
+  }
+  if (input.is_inference()) return input.to(dtype);
+  const bool with_grad = torch::GradMode::is_enabled();
+  if (cast_.source.lock().get() != input.unsafeGetTensorImpl() ||
+      cast_.version != input._version() || cast_.with_grad != with_grad) {
+    cast_ = {decltype(cast_.source)(input.getIntrusivePtr()),
+             static_cast<uint32_t>(input._version()), with_grad,
+             input.to(dtype)};
+  }
+  return cast_.result;
+}
+
+// Full parameters -------------------------------------------------------------
+
+CallLabel Unit::label(std::string_view phase, std::string_view op) const {
+  return {.unit = name_, .phase = phase, .op = op};
+}
+
+bool Unit::gathered() const {
+  return std::any_of(groups_.begin(), groups_.end(),
+                     [](const auto& group) { return group->gathered(); });
+}
+
+bool Unit::stale() const {
+  return std::any_of(groups_.begin(), groups_.end(), [](const auto& group) {
+    return group->gathered() && group->stale();
+  });
+}
+
+bool Unit::written_since_gather() const {
+  return std::any_of(groups_.begin(), groups_.end(), [](const auto& group) {
+    return group->gathered_version() && group->stale();
+  });
+}
+
+void Unit::gather(std::string_view phase, std::string_view op) {
+  bool started = false;
+  for (const auto& group : groups_) {
+    if (group->gathered() && group->stale()) group->reshard();
+    if (group->gathered()) continue;
+    group->start_gather(label(phase, op));
+    started = true;
+  }
+  if (!started) return;
+  for (const auto& group : groups_) group->finish_gather();
+  ++counts_.gathers;
+  context_->note_gather(*this);
+}
+
+void Unit::reshard() {
+  for (const auto& group : groups_) group->reshard();
+  cast_ = {};
+}
+
+bool Unit::kept_after_forward() const {
+  switch (options_.reshard_after_forward) {
+    case Reshard::never:
+      return true;
+    case Reshard::always:
+      return false;
+    case Reshard::automatic:
+      return has_units_below() || context_->units().size() == 1;
+  }
+  return false;
+}
+
+int64_t Unit::full_bytes() const {
+  int64_t bytes = 0;
+  for (const auto& group : groups_) bytes += group->full_bytes();
+  return bytes;
+}
+
+// Gradients -------------------------------------------------------------------
+
+bool Unit::trainable() const {
+  return std::any_of(groups_.begin(), groups_.end(), [](const auto& group) {
+    return group->num_trainable() > 0;
+  });
+}
+
+bool Unit::holds_gradients() const {
+  return std::any_of(groups_.begin(), groups_.end(), [](const auto& group) {
+    return group->holds_gradients();
+  });
+}
+
+bool Unit::complete() const {
+  size_t awaited = 0;
+  for (const auto& group : groups_) awaited += group->num_trainable();
+  return num_arrived_ >= awaited;
+}
+
+void Unit::on_gradient(size_t g, size_t i) {
+  context_->ensure_backward();
+  ParameterGroup& group = *groups_[g];
+  at::Tensor full = group.full(i);
+  at::Tensor grad = std::move(full.mutable_grad());
+  full.mutable_grad().reset();
+  if (!grad.defined() || !group.trainable(i)) return;
+  require<Unsupported>(!grad.requires_grad(), [&] {
+    return str("backward with create_graph: the gradient of parameter '",
+               group.name(i), "' would carry a graph, which its shard's "
+               "gradient cannot. Use torch::autograd::grad on the inputs or on "
+               "the module's members for the part to differentiate again.");
+  });
+  context_->note_part(*this);
+  group.hold_gradient(i, std::move(grad));
+  if (!arrived_[g][i]) {
+    arrived_[g][i] = true;
+    ++num_arrived_;
+  }
+  if (!complete()) return;
+  if (release == Release::on_completion && gathered()) {
+    reshard();
+    pass.released = true;
+  }
+  if (gradient_sync) context_->issue_reductions();
+}
+
+void Unit::start_reduce() {
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    ParameterGroup& group = *groups_[g];
+    if (group.num_trainable() == 0) continue;
+    for (size_t i = 0; i < group.size(); ++i) {
+      if (group.holds_gradient(i)) reduced_gradients_[g][i] = true;
+    }
+    group.start_reduce(label("backward", ""));
+  }
+  pass.reduced = true;
+  ++counts_.reduces;
+}
+
+void Unit::finish_reduce(const std::vector<std::vector<bool>>& had_gradient) {
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    groups_[g]->finish_reduce(had_gradient[g]);
+  }
+}
+
+void Unit::end_pass() {
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    arrived_[g].assign(arrived_[g].size(), false);
+    reduced_gradients_[g].assign(arrived_[g].size(), false);
+    if (!gradient_sync) groups_[g]->settle_held_gradients();
+  }
+  num_arrived_ = 0;
+  // What was not reduced now must be by the next pass that is.
+  const bool waiting = pass.took_part && !gradient_sync;
+  pass = {};
+  pass.took_part = waiting;
+}
+
+void Unit::abandon_pass() noexcept {
+  for (const auto& group : groups_) {
+    group->abandon_reduce();
+    for (size_t i = 0; i < group->size(); ++i) {
+      at::Tensor full = group->full(i);
+      if (full.defined()) full.mutable_grad().reset();
+    }
+  }
+  for (auto& arrived : arrived_) arrived.assign(arrived.size(), false);
+  for (auto& had : reduced_gradients_) had.assign(had.size(), false);
+  num_arrived_ = 0;
+  pass = {};
+  reshard();
+}
+
+}  // namespace tessera

@@ -1,0 +1,149 @@
+// One fully_shard call: a module (or a list), its groups of parameters, and what
+// happens to them when an operator reads one or a gradient arrives.
+//
+// A unit is kept alive by what needs it: the storages of its full parameters
+// (so also by the autograd graphs that saved them), the gradient hooks, and the
+// units below it. It holds full parameters weakly.
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tessera/module/gated_storage.h"
+#include "tessera/shard/options.h"
+#include "tessera/shard/parameter_group.h"
+
+namespace tessera {
+
+class ShardContext;
+
+/// Counters for tests and reports.
+struct UnitCounts {
+  int64_t gathers = 0;
+  int64_t reduces = 0;
+};
+
+class Unit final : public StorageOwner,
+                   public std::enable_shared_from_this<Unit> {
+ public:
+  Unit(std::string name, std::vector<const torch::nn::Module*> modules,
+       const FullyShardOptions& options,
+       std::vector<std::unique_ptr<ParameterGroup>> groups);
+  ~Unit() override;
+
+  /// Takes the modules' parameters over and installs the gradient hooks.
+  void take_over();
+
+  [[nodiscard]] const std::string& name() const { return name_; }
+  void set_name(std::string name) { name_ = std::move(name); }
+  /// The modules given to fully_shard, to be compared only: they may be gone.
+  [[nodiscard]] const std::vector<const torch::nn::Module*>& modules() const {
+    return modules_;
+  }
+  [[nodiscard]] const FullyShardOptions& options() const { return options_; }
+  [[nodiscard]] const std::vector<std::unique_ptr<ParameterGroup>>& groups()
+      const {
+    return groups_;
+  }
+  [[nodiscard]] const UnitCounts& counts() const { return counts_; }
+  void reset_counts() { counts_ = {}; }
+
+  // The tree of units.
+  [[nodiscard]] const std::shared_ptr<ShardContext>& context() const {
+    return context_;
+  }
+  void set_context(std::shared_ptr<ShardContext> context);
+  [[nodiscard]] const std::shared_ptr<Unit>& parent() const { return parent_; }
+  void set_parent(std::shared_ptr<Unit> parent);
+  [[nodiscard]] bool has_units_below() const { return num_below_ > 0; }
+  [[nodiscard]] bool is_ancestor_of(const Unit& other) const;
+
+  // StorageOwner: the gate's questions.
+  void before_read(const OperatorUse& use) override;
+  void after_read() noexcept override;
+  [[noreturn]] void refuse_write(const char* name,
+                                 const at::Tensor& tensor) override;
+  at::Tensor cast_input(const at::Tensor& input) override;
+  [[nodiscard]] bool casts_inputs() const override;
+
+  // Full parameters.
+  void gather(std::string_view phase, std::string_view op);
+  void reshard();
+  [[nodiscard]] bool gathered() const;
+  [[nodiscard]] bool stale() const;
+  /// Whether a shard was written after the last gather that a graph may hold.
+  [[nodiscard]] bool written_since_gather() const;
+  [[nodiscard]] bool kept_after_forward() const;
+  // Calls of the module through `call` under way.
+  int calls_under_way = 0;
+  [[nodiscard]] int64_t full_bytes() const;
+
+  // Gradients.
+  void on_gradient(size_t group, size_t i);
+  [[nodiscard]] bool trainable() const;
+  [[nodiscard]] bool holds_gradients() const;
+  /// All gradients that this pass can bring have come (none awaited for a
+  /// frozen unit).
+  [[nodiscard]] bool complete() const;
+  void start_reduce();
+  void finish_reduce(const std::vector<std::vector<bool>>& had_gradient);
+  /// Which parameters this rank had a gradient for, of those reduced in this
+  /// pass; by group.
+  [[nodiscard]] const std::vector<std::vector<bool>>& reduced_gradients() const {
+    return reduced_gradients_;
+  }
+  /// Forgets what the pass has noted. Gradients that wait for a later backward
+  /// (sync off) stay.
+  void end_pass();
+  void abandon_pass() noexcept;
+
+  // What this pass has seen; the context's bookkeeping.
+  struct Pass {
+    bool took_part = false;   // gathered with grad mode on, or for backward
+    bool joined_late = false; // took part first when backward had begun
+    bool reduced = false;
+    bool released = false;    // resharded since its last use in this backward
+  };
+  Pass pass;
+  // Position in the order of first gathers ever, the same on all ranks.
+  int64_t first_gather = -1;
+  bool gradient_sync = true;
+
+  /// When backward frees the full parameters. Learned: a unit that was needed
+  /// again after its release is released later in all later passes.
+  enum class Release { on_completion, on_switch, at_end };
+  Release release = Release::on_completion;
+
+ private:
+  void install_hooks();
+  [[nodiscard]] CallLabel label(std::string_view phase,
+                                std::string_view op) const;
+
+  std::string name_;
+  std::vector<const torch::nn::Module*> modules_;
+  FullyShardOptions options_;
+  std::vector<std::unique_ptr<ParameterGroup>> groups_;
+  std::shared_ptr<ShardContext> context_;
+  std::shared_ptr<Unit> parent_;
+  int num_below_ = 0;
+  UnitCounts counts_;
+  // Parameters whose gradient arrived in this pass, by group.
+  std::vector<std::vector<bool>> arrived_;
+  size_t num_arrived_ = 0;
+  std::vector<std::vector<bool>> reduced_gradients_;
+
+  // The last input that was cast, so that q, k and v share one cast.
+  struct Cast {
+    c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> source{
+        c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>()};
+    uint32_t version = 0;
+    bool with_grad = false;
+    at::Tensor result;
+  };
+  Cast cast_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,37 @@
+#include "tessera/tensor/spread.h"
+
+#include "tessera/module/gated_storage.h"
+#include "tessera/tensor/shard_tensor.h"
+
+namespace tessera {
+
+at::Tensor FlatMaster::grad() const {
+  auto storage = grad_storage_.lock();
+  if (!storage) return {};
+  return tensor_over(storage.get(), data.scalar_type(), 0, data.sizes());
+}
+
+void FlatMaster::set_grad(const at::Tensor& grad) {
+  grad_storage_ = c10::weak_intrusive_ptr<c10::StorageImpl>(
+      grad.defined() ? grad.storage().getWeakStorageImpl().lock()
+                     : c10::intrusive_ptr<c10::StorageImpl>());
+}
+
+const Spread* spread_of(const at::Tensor& parameter) {
+  const ShardImpl* impl = shard_impl_of(parameter);
+  return impl ? impl->spread().get() : nullptr;
+}
+
+at::Tensor local(const at::Tensor& shard) {
+  GatedStorage* storage = gated_storage_of(shard);
+  if (!storage || !storage->guard()) return shard;
+  at::Tensor alias =
+      tensor_over(storage, shard.scalar_type(), 0, at::IntArrayRef{0});
+  auto* impl = alias.unsafeGetTensorImpl();
+  impl->set_storage_offset(shard.storage_offset());
+  impl->set_sizes_and_strides(shard.sizes(), shard.strides());
+  impl->set_version_counter(shard.unsafeGetTensorImpl()->version_counter());
+  return alias;
+}
+
+}  // namespace tessera

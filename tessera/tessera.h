@@ -1,0 +1,18 @@
+// Tessera: multi-GPU training in C++, on LibTorch. The table of contents.
+#pragma once
+
+#include "tessera/base/error.h"              // the five errors
+#include "tessera/base/version.h"            // which Tessera, which LibTorch
+#include "tessera/comm/world.h"              // init_distributed, World
+#include "tessera/mesh/device_mesh.h"        // init_device_mesh, DeviceMesh
+#include "tessera/module/initializers.h"     // Initializable
+#include "tessera/module/on_meta.h"          // on_meta
+#include "tessera/optim/adamw.h"             // AdamW, fused over flat ranges
+#include "tessera/optim/clip_grad_norm.h"    // clip_grad_norm_
+#include "tessera/optim/lr_schedule.h"       // learning-rate schedules
+#include "tessera/shard/call.h"              // call(module, inputs...)
+#include "tessera/shard/full_parameters.h"   // FullParameters
+#include "tessera/shard/fully_shard.h"       // fully_shard and its methods
+#include "tessera/shard/materialize.h"       // materialize
+#include "tessera/shard/options.h"           // FullyShardOptions
+#include "tessera/tensor/spread.h"           // local(shard)
