@@ -15,7 +15,8 @@ double held_out_loss(Llama& model, const Text& text,
   const int64_t all = text.num_windows(options.seq);
   const int64_t taken =
       options.max_windows < 0 ? all : std::min(all, options.max_windows);
-  const int64_t stride = std::max<int64_t>(1, all / std::max<int64_t>(1, taken));
+  const int64_t stride =
+      std::max<int64_t>(1, all / std::max<int64_t>(1, taken));
   const int64_t step = options.batch * mesh.numel();
 
   auto sum_and_count = torch::zeros(2, torch::kDouble);
@@ -30,7 +31,8 @@ double held_out_loss(Llama& model, const Text& text,
     const auto loss = torch::nn::functional::cross_entropy(
         logits.flatten(0, 1).to(torch::kFloat),
         batch.target.to(mesh.device()).flatten(),
-        torch::nn::functional::CrossEntropyFuncOptions().reduction(torch::kSum));
+        torch::nn::functional::CrossEntropyFuncOptions().reduction(
+            torch::kSum));
     sum_and_count[0] += loss.item<double>();
     sum_and_count[1] += batch.target.ne(Text::kIgnored).sum();
   }

@@ -16,8 +16,9 @@ struct EvaluateOptions {
 };
 
 /// Mean over all bytes of -ln p(byte | bytes before it in its window); equal on
-/// all ranks. Every rank runs the same number of forwards, since each forward of
-/// a sharded model is a collective; rows past the end of the text count nothing.
+/// all ranks. Every rank runs the same number of forwards, since each forward
+/// of a sharded model is a collective; rows past the end of the text count
+/// nothing.
 [[nodiscard]] double held_out_loss(Llama& model, const Text& text,
                                    const tessera::DeviceMesh& mesh,
                                    const EvaluateOptions& options);

@@ -84,10 +84,11 @@ void run(const Options& options) {
   const auto continuation = sample_text(model, options);
 
   if (world.rank() == 0) {
-    std::printf("trained %ld steps in %.1f s on %d ranks\n"
-                "held-out loss %.4f nats a byte\nsample:\n%s%s\n",
-                static_cast<long>(trained.steps), trained.seconds, world.size(),
-                loss, options.prompt.c_str(), continuation.c_str());
+    std::printf(
+        "trained %ld steps in %.1f s on %d ranks\n"
+        "held-out loss %.4f nats a byte\nsample:\n%s%s\n",
+        static_cast<long>(trained.steps), trained.seconds, world.size(), loss,
+        options.prompt.c_str(), continuation.c_str());
     if (!options.out.empty()) {
       write_result(options, world.size(), trained, loss, continuation);
     }

@@ -31,7 +31,11 @@ torch::Tensor rotate(const torch::Tensor& x, const Rotary& rotary) {
 }
 
 RMSNormImpl::RMSNormImpl(int64_t dim)
-    : weight(register_parameter("weight", torch::ones(dim))) {}
+    : weight(register_parameter("weight", torch::empty(dim))) {
+  RMSNormImpl::reset_parameters();
+}
+
+void RMSNormImpl::reset_parameters() { torch::nn::init::ones_(weight); }
 
 torch::Tensor RMSNormImpl::forward(const torch::Tensor& x) {
   return torch::rms_norm(x, weight.sizes(), weight, 1e-5);
@@ -44,10 +48,10 @@ BlockImpl::BlockImpl(const ModelConfig& c)
       post_attention_layernorm_(
           register_module("post_attention_layernorm", RMSNorm(c.dim))),
       q_proj_(register_module("q_proj", linear(c.dim, c.dim))),
-      k_proj_(register_module(
-          "k_proj", linear(c.dim, c.dim / c.heads * c.kv_heads))),
-      v_proj_(register_module(
-          "v_proj", linear(c.dim, c.dim / c.heads * c.kv_heads))),
+      k_proj_(register_module("k_proj",
+                              linear(c.dim, c.dim / c.heads * c.kv_heads))),
+      v_proj_(register_module("v_proj",
+                              linear(c.dim, c.dim / c.heads * c.kv_heads))),
       o_proj_(register_module("o_proj", linear(c.dim, c.dim))),
       gate_proj_(register_module("gate_proj", linear(c.dim, c.ffn))),
       up_proj_(register_module("up_proj", linear(c.dim, c.ffn))),

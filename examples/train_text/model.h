@@ -1,4 +1,5 @@
-// A Llama-type language model of plain torch::nn layers: nothing of Tessera.
+// A Llama-type language model of plain torch::nn layers. All that it knows of
+// Tessera is that its own layer with weights, RMSNorm, says how they begin.
 //
 //   tokens [batch, seq] -> embed -> layers x Block -> norm -> lm_head
 //                                   -> logits [batch, seq, vocab]
@@ -12,6 +13,8 @@
 #include <torch/nn/modules/linear.h>
 
 #include <cstdint>
+
+#include "tessera/module/initializers.h"
 
 namespace train_text {
 
@@ -41,9 +44,10 @@ struct Rotary {
 [[nodiscard]] torch::Tensor rotate(const torch::Tensor& x,
                                    const Rotary& rotary);
 
-class RMSNormImpl : public torch::nn::Module {
+class RMSNormImpl : public torch::nn::Module, public tessera::Initializable {
  public:
   explicit RMSNormImpl(int64_t dim);
+  void reset_parameters() override;
   torch::Tensor forward(const torch::Tensor& x);
 
   torch::Tensor weight;

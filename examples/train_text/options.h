@@ -20,8 +20,8 @@ struct Options {
   // Of one step, over all ranks: so a run is the same at any number of ranks.
   int64_t batch = 12;
   int64_t steps = 1600;
-  double minutes = 0;  // above 0: trains that long instead
-  double lr = 6e-3;    // after the warm-up; falls to 0 along a cosine
+  double minutes = 0;    // above 0: trains that long instead
+  double lr = 6e-3;      // after the warm-up; falls to 0 along a cosine
   double warmup = 0.03;  // share of the training
   double weight_decay = 0.1;
   double max_norm = 1.0;
@@ -34,8 +34,8 @@ struct Options {
   std::string prompt = "\n";
 };
 
-/// Ends the program for --help. Empty when the line is wrong; the reason is then
-/// on stderr.
+/// Ends the program for --help. Empty when the line is wrong; the reason is
+/// then on stderr.
 [[nodiscard]] std::optional<Options> parse_options(int argc, char** argv);
 
 /// Errors: InvalidArgument that names the option.

@@ -88,8 +88,8 @@ class Training {
     if (options_.minutes <= 0) {
       return static_cast<double>(result_.steps) / options_.steps;
     }
-    const auto elapsed = torch::full(1, seconds_since(start_) - paused_,
-                                     torch::kDouble);
+    const auto elapsed =
+        torch::full(1, seconds_since(start_) - paused_, torch::kDouble);
     return sum_over_ranks(elapsed, mesh_).item<double>() / mesh_.numel() /
            (60 * options_.minutes);
   }
@@ -104,10 +104,11 @@ class Training {
     const double rate = tokens / (seconds_since(start_) - last_print_);
     const auto held_out = evaluate();
     if (mesh_.world().rank() == 0) {
-      std::printf("step %5ld | loss %.4f | lr %.2e | grad norm %.3f | "
-                  "%.0f tokens/s",
-                  static_cast<long>(result_.steps), loss, lr_,
-                  norm_.item<double>(), rate);
+      std::printf(
+          "step %5ld | loss %.4f | lr %.2e | grad norm %.3f | "
+          "%.0f tokens/s",
+          static_cast<long>(result_.steps), loss, lr_, norm_.item<double>(),
+          rate);
       std::printf(held_out ? " | held-out %.4f\n" : "\n", held_out.value_or(0));
       std::fflush(stdout);
     }
@@ -120,9 +121,9 @@ class Training {
       return std::nullopt;
     }
     const double before = seconds_since(start_);
-    const double loss = held_out_loss(
-        model_, held_out_, mesh_,
-        {.seq = options_.model.seq, .max_windows = 160});
+    const double loss =
+        held_out_loss(model_, held_out_, mesh_,
+                      {.seq = options_.model.seq, .max_windows = 160});
     paused_ += seconds_since(start_) - before;
     return loss;
   }

@@ -14,8 +14,9 @@ using tessera::str;
 
 WindowOrder::WindowOrder(int64_t num_windows, uint64_t seed) : seed_(seed) {
   require<InvalidArgument>(num_windows > 0, [&] {
-    return str("WindowOrder: ", num_windows,
-               " windows; the text must hold at least one sequence and a byte.");
+    return str(
+        "WindowOrder: ", num_windows,
+        " windows; the text must hold at least one sequence and a byte.");
   });
   windows_.resize(num_windows);
 }

@@ -1,8 +1,8 @@
 // In which order the windows of a text are trained on.
 //
 // A pure file: no tensors, no ranks. Position p of the whole run falls into
-// epoch p / num_windows, and each epoch is a shuffle of all windows that depends
-// on the seed and the epoch's number alone:
+// epoch p / num_windows, and each epoch is a shuffle of all windows that
+// depends on the seed and the epoch's number alone:
 //
 //   position  0 1 2 3 4 | 5 6 7 8 9 | ...
 //   window    3 0 4 1 2 | 1 4 0 2 3 | ...

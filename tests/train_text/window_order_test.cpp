@@ -91,7 +91,8 @@ TEST(WindowOrder, APositionDoesNotDependOnWhatWasAskedBefore) {
 // Recorded once: a saved run must find its order again on any machine.
 TEST(WindowOrder, IsTheSameOnEveryMachine) {
   WindowOrder order(8, 42);
-  EXPECT_EQ(positions(order, 0, 8), (std::vector<int64_t>{7, 6, 3, 5, 2, 4, 1, 0}));
+  EXPECT_EQ(positions(order, 0, 8),
+            (std::vector<int64_t>{7, 6, 3, 5, 2, 4, 1, 0}));
 }
 
 TEST(WindowOrder, RefusesATextWithoutWindows) {

@@ -1,0 +1,42 @@
+// The models that are measured, and what the command line chooses.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "examples/train_text/model.h"
+
+namespace step_bench {
+
+using train_text::ModelConfig;
+
+/// Sizes are those of benchmarks/peer/fsdp2_bench.py.
+struct Preset {
+  const char* name;
+  ModelConfig model;
+  int64_t batch;
+};
+
+enum class Strategy { sharded, plain };
+enum class Precision { mixed_bfloat16, float32 };
+
+struct Options {
+  std::string preset = "tiny";
+  ModelConfig model;
+  int64_t steps = 20;
+  int64_t warmup = 5;
+  int64_t batch = 0;  // of one rank and forward; 0: the preset's
+  int64_t accum = 1;  // forwards and backwards in a step
+  Strategy strategy = Strategy::sharded;
+  Precision precision = Precision::mixed_bfloat16;
+  bool reshard = true;
+  double peak_tflops = 989;
+};
+
+/// Ends the program for --help. Empty when the line is wrong; the reason is
+/// then on stderr.
+[[nodiscard]] std::optional<Options> parse_options(int argc, char** argv);
+
+}  // namespace step_bench

@@ -1,0 +1,238 @@
+#include "benchmarks/step_bench/run.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/DeviceAccelerator.h>
+#include <c10/core/CachingDeviceAllocator.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "tessera/tessera.h"
+
+namespace step_bench {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using train_text::Llama;
+
+constexpr int64_t kNumBatches = 64;
+
+double seconds_between(Clock::time_point from, Clock::time_point to) {
+  return std::chrono::duration<double>(to - from).count();
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const size_t middle = values.size() / 2;
+  return values.size() % 2 ? values[middle]
+                           : (values[middle - 1] + values[middle]) / 2;
+}
+
+double rounded(double value, int digits) {
+  const double scale = std::pow(10, digits);
+  return std::round(value * scale) / scale;
+}
+
+void synchronize(c10::Device device) {
+  if (!device.is_cpu()) {
+    at::accelerator::synchronizeDevice(device.index());
+  }
+}
+
+/// The peer's weights: normal with deviation 0.02; norms are one already.
+void initialize(torch::nn::Module& module) {
+  if (auto* linear = module.as<torch::nn::Linear>()) {
+    torch::nn::init::normal_(linear->weight, 0, 0.02);
+  } else if (auto* embedding = module.as<torch::nn::Embedding>()) {
+    torch::nn::init::normal_(embedding->weight, 0, 0.02);
+  }
+}
+
+Llama plain_model(const Options& options, c10::Device device) {
+  torch::manual_seed(0);
+  Llama model(options.model);
+  for (const auto& module : model->modules()) {
+    initialize(*module);
+  }
+  model->to(device);
+  return model;
+}
+
+Llama sharded_model(const Options& options, const tessera::DeviceMesh& mesh) {
+  auto model = tessera::on_meta([&] { return Llama(options.model); });
+  tessera::FullyShardOptions how{.mesh = mesh};
+  if (options.precision == Precision::mixed_bfloat16) {
+    how.mp_policy = {.param_dtype = torch::kBFloat16,
+                     .reduce_dtype = torch::kFloat32};
+  }
+  if (!options.reshard) {
+    how.reshard_after_forward = tessera::Reshard::never;
+  }
+  for (const auto& layer : *model->layers) {
+    tessera::fully_shard(*layer, how);
+  }
+  tessera::fully_shard(*model, how);
+  const auto init = [](torch::nn::Module& module, const std::string&) {
+    initialize(module);
+  };
+  tessera::materialize(*model, {.init = init});
+  return model;
+}
+
+/// The steps, and what was measured of them.
+class Bench {
+ public:
+  Bench(const Options& options, const tessera::World& world)
+      : options_(options),
+        device_(world.device()),
+        mesh_(tessera::init_device_mesh(
+            world, {.shape = {world.size()}, .axes = {"dp_shard"}})),
+        model_(options.strategy == Strategy::plain
+                   ? plain_model(options, device_)
+                   : sharded_model(options, mesh_)),
+        optimizer_(model_->parameters(), torch::optim::AdamWOptions(3e-4)
+                                             .betas({0.9, 0.95})
+                                             .weight_decay(0.1)) {
+    auto random = at::make_generator<at::CPUGeneratorImpl>(1000 + world.rank());
+    data_ = torch::randint(0, options.model.vocab,
+                           {kNumBatches, options.batch, options.model.seq + 1},
+                           random, torch::kLong);
+  }
+
+  void run() {
+    for (int64_t step = 0; step < options_.warmup + options_.steps; ++step) {
+      if (step == options_.warmup) {
+        reset_peak();
+      }
+      measure(step);
+    }
+  }
+
+  [[nodiscard]] nlohmann::ordered_json report() const;
+
+ private:
+  void measure(int64_t step) {
+    synchronize(device_);
+    const auto start = Clock::now();
+    auto loss = train_step(step);
+    const auto issued = Clock::now();
+    synchronize(device_);
+    if (step >= options_.warmup) {
+      times_.push_back(seconds_between(start, Clock::now()));
+      issue_times_.push_back(seconds_between(start, issued));
+    }
+    losses_.push_back(loss);
+  }
+
+  /// Returns the loss of the last micro-batch.
+  torch::Tensor train_step(int64_t step) {
+    torch::Tensor loss;
+    for (int64_t micro = 0; micro < options_.accum; ++micro) {
+      if (options_.accum > 1 && options_.strategy == Strategy::sharded) {
+        const bool last = micro == options_.accum - 1;
+        tessera::set_requires_gradient_sync(
+            *model_, last ? tessera::Sync::on : tessera::Sync::off);
+      }
+      loss = forward(data_[(step * options_.accum + micro) % kNumBatches]);
+      loss.backward();
+    }
+    tessera::clip_grad_norm_(model_->parameters(), 1.0);
+    optimizer_.step();
+    optimizer_.zero_grad();
+    return loss.detach();
+  }
+
+  torch::Tensor forward(const torch::Tensor& rows) {
+    const auto tokens = rows.to(device_, /*non_blocking=*/true);
+    const auto seq = options_.model.seq;
+    const auto logits = model_(tokens.narrow(1, 0, seq));
+    return torch::nn::functional::cross_entropy(
+               logits.to(torch::kFloat).flatten(0, 1),
+               tokens.narrow(1, 1, seq).flatten()) /
+           options_.accum;
+  }
+
+  void reset_peak() {
+    if (!device_.is_cpu()) {
+      at::getDeviceAllocator(device_.type())->resetPeakStats(device_.index());
+    }
+  }
+
+  const Options& options_;
+  const c10::Device device_;
+  const tessera::DeviceMesh mesh_;
+  Llama model_;
+  tessera::AdamW optimizer_;
+  torch::Tensor data_;
+  std::vector<double> times_, issue_times_;
+  std::vector<torch::Tensor> losses_;
+};
+
+int64_t num_parameters(const ModelConfig& m) {
+  const int64_t kv = m.dim / m.heads * m.kv_heads;
+  const int64_t block =
+      2 * m.dim * m.dim + 2 * m.dim * kv + 3 * m.dim * m.ffn + 2 * m.dim;
+  return 2 * m.vocab * m.dim + m.layers * block + m.dim;
+}
+
+/// 6 for each parameter but the embedding, and causal attention; what is
+/// computed twice counts once.
+double flops_per_token(const ModelConfig& m) {
+  return 6.0 * (num_parameters(m) - m.vocab * m.dim) +
+         6.0 * m.layers * m.dim * m.seq;
+}
+
+nlohmann::ordered_json Bench::report() const {
+  const ModelConfig& model = options_.model;
+  const double step = median(times_);
+  const double rate = options_.batch * model.seq * options_.accum / step;
+  nlohmann::ordered_json out = {
+      {"peer", options_.strategy == Strategy::plain ? "plain" : "tessera"},
+      {"torch", TORCH_VERSION},
+      {"gpu", nullptr},
+      {"preset", options_.preset},
+      {"world", mesh_.numel()},
+      {"params", num_parameters(model)},
+      {"seq", model.seq},
+      {"batch", options_.batch},
+      {"accum", options_.accum},
+      {"compile", false},
+      {"ac", false},
+      {"offload", false},
+      {"reshard", options_.reshard},
+      {"step_s", rounded(step, 5)},
+      {"step_min_s",
+       rounded(*std::min_element(times_.begin(), times_.end()), 5)},
+      {"cpu_issue_s", rounded(median(issue_times_), 5)},
+      {"tokens_per_s_per_rank", rounded(rate, 1)},
+      {"mfu", nullptr},
+      {"peak_alloc_gib", nullptr},
+      {"peak_reserved_gib", nullptr},
+      {"loss_first", rounded(losses_.front().item<double>(), 4)},
+      {"loss_last", rounded(losses_.back().item<double>(), 4)}};
+  if (!device_.is_cpu()) {
+    const auto stats =
+        at::getDeviceAllocator(device_.type())->getDeviceStats(device_.index());
+    constexpr double kGib = 1 << 30;
+    out["gpu"] = device_.str();
+    out["mfu"] = rounded(
+        rate * flops_per_token(model) / (options_.peak_tflops * 1e12), 4);
+    out["peak_alloc_gib"] = rounded(stats.allocated_bytes[0].peak / kGib, 3);
+    out["peak_reserved_gib"] = rounded(stats.reserved_bytes[0].peak / kGib, 3);
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string run(const Options& options, const tessera::World& world) {
+  Bench bench(options, world);
+  bench.run();
+  return bench.report().dump();
+}
+
+}  // namespace step_bench
