@@ -48,7 +48,9 @@ void add_gate_key(const at::Tensor& tensor) {
 at::Tensor tensor_over(c10::StorageImpl* storage, c10::ScalarType dtype,
                        int64_t offset, at::IntArrayRef sizes) {
   auto owned = c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage);
-  const auto key = c10::toBackendComponent(storage->device_type());
+  const auto key = storage->device_type() == c10::kCUDA
+                       ? c10::BackendComponent::CUDABit
+                       : c10::BackendComponent::CPUBit;
   auto tensor = at::detail::make_tensor<c10::TensorImpl>(
       c10::Storage(std::move(owned)),
       c10::DispatchKeySet(c10::DispatchKey::Dense) | c10::DispatchKeySet(key),

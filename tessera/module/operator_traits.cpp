@@ -37,6 +37,7 @@ const Names& metadata_operators() {
       "aten::sym_is_contiguous",
       "aten::type_as",
       "aten::requires_grad_",
+      "aten::detach_",
       "aten::retain_grad",
       "aten::record_stream",
   };
