@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -43,6 +44,13 @@ struct BackendPlace {
 
 /// True in a CUDA build on a machine with a CUDA device.
 [[nodiscard]] bool nccl_is_available();
+
+/// The CUDA device of a rank; makes it current. Without a local rank it must be
+/// the only device, or the only rank.
+/// Errors: InvalidArgument when the machine has no such device, or the choice
+///         is unclear; Unsupported in a build without CUDA.
+[[nodiscard]] c10::Device choose_cuda_device(std::optional<int> local_rank,
+                                             int world_size);
 
 /// Connects eagerly on `device`, whose current-stream order its collectives
 /// follow. Errors: Unsupported in a build without CUDA.

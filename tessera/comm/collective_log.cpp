@@ -70,6 +70,12 @@ CollectiveEntry CollectiveLog::last() const {
   return ring_[sequence_ % kKept];
 }
 
+CollectiveEntry CollectiveLog::at(uint64_t sequence) const {
+  const std::lock_guard lock(mutex_);
+  const CollectiveEntry& entry = ring_[sequence % kKept];
+  return entry.sequence == sequence ? entry : CollectiveEntry{};
+}
+
 std::string CollectiveLog::describe() const {
   const CollectiveEntry entry = last();
   if (entry.sequence == 0) return "no collective yet";

@@ -9,32 +9,17 @@
 #include <c10/core/ScalarType.h>
 
 #include <array>
-#include <chrono>
 #include <cstdint>
 #include <mutex>
 #include <string>
 #include <string_view>
 
+#include "tessera/comm/collective_entry.h"
 #include "tessera/comm/fnv_hash.h"
 
 namespace tessera {
 
 struct CallLabel;
-
-/// One collective as entered in the log.
-struct CollectiveEntry {
-  uint64_t sequence = 0;  // counts from 1; 0: none yet
-  std::string communicator;
-  std::string kind;  // "all_gather", "reduce_scatter", ...
-  std::string unit;
-  std::string phase;
-  std::string op;
-  int64_t numel = 0;
-  std::string dtype;  // "Float", "BFloat16", ..., "" for none
-  int64_t num_bytes = 0;
-  bool finished = false;
-  std::chrono::steady_clock::time_point started;
-};
 
 /// Thread-safe: the watchdog reads while the training thread writes.
 class CollectiveLog {
@@ -53,6 +38,8 @@ class CollectiveLog {
   /// Hash of everything entered by `enter` so far.
   [[nodiscard]] uint64_t hash() const;
   [[nodiscard]] CollectiveEntry last() const;
+  /// Empty when it is not among the last 64.
+  [[nodiscard]] CollectiveEntry at(uint64_t sequence) const;
 
   /// Where this rank is, as one line for the table.
   [[nodiscard]] std::string describe() const;

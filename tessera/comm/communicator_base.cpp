@@ -5,6 +5,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/comm/cpu_communicator.h"
+#include "tessera/comm/device_communicator.h"
 
 namespace tessera {
 namespace {
@@ -34,17 +35,14 @@ CommunicatorBase::CommunicatorBase(std::shared_ptr<World::State> world,
                   [world = world_.get()] { return world->failed(); }) {}
 
 void CommunicatorBase::barrier(const CallLabel& label) {
-  const uint64_t sequence = log().enter_unhashed(name_, "barrier", label);
-  rendezvous_.barrier("barrier");
-  log().finish(sequence);
+  world_->meet(name_, "barrier", label,
+               [&] { rendezvous_.barrier("barrier"); });
 }
 
 std::vector<std::string> CommunicatorBase::exchange(std::string_view bytes,
                                                     const CallLabel& label) {
-  const uint64_t sequence = log().enter_unhashed(name_, "exchange", label);
-  std::vector<std::string> result = rendezvous_.exchange("bytes", bytes);
-  log().finish(sequence);
-  return result;
+  return world_->meet(name_, "exchange", label,
+                      [&] { return rendezvous_.exchange("bytes", bytes); });
 }
 
 void CommunicatorBase::check(const GatherCall& call,
@@ -94,6 +92,10 @@ std::shared_ptr<Communicator> make_backend_communicator(
     const std::shared_ptr<World::State>& world, const std::string& name,
     const std::vector<int>& ranks) {
   auto backend = world->connect(name, ranks);
+  if (world->place.device.is_cuda()) {
+    return std::make_shared<DeviceCommunicator>(world, name, ranks,
+                                                std::move(backend));
+  }
   return std::make_shared<CpuCommunicator>(world, name, ranks,
                                            std::move(backend));
 }

@@ -17,11 +17,6 @@ namespace {
 // Above this an all-reduce in one round would move too much.
 constexpr int64_t kMaxOneRoundBytes = 64 << 10;
 
-std::string reason(const std::exception& error) {
-  const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
-  return torch_error ? torch_error->what_without_backtrace() : error.what();
-}
-
 }  // namespace
 
 // One collective from its entry in the log to its result.
@@ -80,7 +75,7 @@ class CpuCommunicator::Call final : public Pending::Impl {
     try {
       body();
     } catch (const std::exception& error) {
-      world_->raise(reason(error));
+      world_->raise(sequence_, reason_of(error));
     }
   }
 
@@ -105,6 +100,7 @@ std::unique_ptr<CpuCommunicator::Call> CpuCommunicator::begin(
     const char* kind, const CallLabel& label, int64_t numel,
     c10::ScalarType dtype) {
   const uint64_t sequence = log().enter(name(), kind, label, numel, dtype);
+  world()->check_alive(sequence);
   const uint64_t identity = FnvHash()
                                 .add(count_++)
                                 .add(kind)

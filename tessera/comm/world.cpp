@@ -53,10 +53,17 @@ std::shared_ptr<Communicator> World::make_communicator(
 
 std::vector<std::string> World::exchange(std::string_view key,
                                          std::string_view bytes) const {
-  return checked(state_).rendezvous().exchange(std::string(key), bytes);
+  State& state = checked(state_);
+  return state.meet("world", "exchange", {.op = key}, [&] {
+    return state.rendezvous().exchange(std::string(key), bytes);
+  });
 }
 
-void World::barrier() const { checked(state_).rendezvous().barrier("world"); }
+void World::barrier() const {
+  State& state = checked(state_);
+  state.meet("world", "barrier", {},
+             [&] { state.rendezvous().barrier("barrier"); });
+}
 
 int64_t World::next_id() const { return checked(state_).next_id++; }
 

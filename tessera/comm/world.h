@@ -30,12 +30,20 @@ class CollectiveLog;
 
 enum class CommBackend { automatic, gloo, nccl };
 
+/// What a failed collective does to its process, on every rank.
+enum class OnTimeout {
+  throw_error,  // CommError where this rank waits next, and nothing more
+  end_process,  // as above; and when the process has not ended or dropped its
+                // World 5 s later, it is ended with exit code 70
+};
+
 struct InitOptions {
   // automatic: NCCL when a CUDA device is there and this is a CUDA build.
   CommBackend backend = CommBackend::automatic;
   // A collective that takes longer ends the job with a table. Unset: 10 min for
   // NCCL, 30 min for Gloo.
   std::optional<std::chrono::milliseconds> timeout = {};
+  OnTimeout on_timeout = OnTimeout::end_process;
 };
 
 class World {
@@ -84,9 +92,16 @@ class World {
 [[nodiscard]] World init_distributed(const InitOptions& options = {});
 
 /// Runs `body` on `world_size` threads of this process, each with a World of
-/// its own over Gloo and an in-process store. For tests. Rethrows the first
-/// failure of the lowest rank; a rank that waits for a peer longer than
-/// `timeout` fails by CommError.
+/// its own over Gloo and an in-process store. For tests.
+///
+/// A rank that waits for a peer longer than `timeout` fails by CommError. When
+/// a rank fails, the others fail within about a second wherever they wait;
+/// then the failure of the lowest rank that failed by itself is rethrown, with
+/// its type, its rank named in front. A rank that returns while another waits
+/// for it counts as failed. A body that does not return keeps run_ranks from
+/// returning: when no rank has begun or ended a collective for 3 * timeout (30
+/// s at least) and none has returned, the process prints where the ranks stand
+/// and aborts.
 template <class Body>
 void run_ranks(int world_size, Body&& body,
                std::chrono::milliseconds timeout = std::chrono::seconds(60));

@@ -7,10 +7,15 @@
 #include <utility>
 
 #include "tessera/base/error.h"
+#include "tessera/base/log.h"
 #include "tessera/comm/backend_factory.h"
+#include "tessera/comm/communicator.h"
+#include "tessera/comm/position_table.h"
 
 namespace tessera {
 namespace {
+
+constexpr std::chrono::milliseconds kLongestGoodbye = std::chrono::minutes(2);
 
 std::string join(const std::vector<int>& ranks) {
   std::string text;
@@ -18,17 +23,42 @@ std::string join(const std::vector<int>& ranks) {
   return text;
 }
 
+std::string describe(int rank, const CollectiveEntry& entry) {
+  std::string text = str("rank ", rank, ": ", entry.kind, " #", entry.sequence,
+                         " on '", entry.communicator, "'");
+  if (!entry.unit.empty()) text += str(", unit '", entry.unit, "'");
+  if (!entry.phase.empty()) text += str(", ", entry.phase);
+  if (!entry.op.empty()) text += str(", ", entry.op);
+  return text;
+}
+
 }  // namespace
 
 World::State::State(WorldPlace place, c10::intrusive_ptr<c10d::Store> store,
-                    std::shared_ptr<gloo::transport::Device> gloo_device)
+                    std::shared_ptr<gloo::transport::Device> gloo_device,
+                    WatchdogOptions options)
     : place(place),
       store_(std::move(store)),
       gloo_device_(std::move(gloo_device)),
-      rendezvous_(store_, place.rank, place.size, place.timeout,
-                  [this] { return failed(); }) {}
+      rendezvous_(store_of("world"), place.rank, place.size, place.timeout,
+                  [this] { return failed(); }) {
+  if (place.size == 1) return;
+  watchdog_ = std::make_unique<Watchdog>(
+      store_, place.rank, place.size, log, [this] { abort(); }, options);
+}
 
-World::State::~State() = default;
+World::State::~State() {
+  if (std::uncaught_exceptions() > 0) fail("it left its World by an exception");
+  try {
+    if (!failed_) say_goodbye();
+  } catch (const std::exception& error) {
+    log_warning("the end of the world: ", reason_of(error));
+  }
+  watchdog_.reset();
+  for (const auto& backend : backends_) {
+    failed_ ? backend->abort() : backend->shutdown();
+  }
+}
 
 c10::intrusive_ptr<c10d::Store> World::State::store_of(
     const std::string& prefix) const {
@@ -38,34 +68,93 @@ c10::intrusive_ptr<c10d::Store> World::State::store_of(
 
 c10::intrusive_ptr<c10d::Backend> World::State::connect(
     const std::string& name, const std::vector<int>& ranks) {
-  const std::string key = str(name, "/", join(ranks));
-  const std::lock_guard lock(mutex_);
-  require<InvalidArgument>(names_.insert(key).second, [&] {
-    return str("make_communicator: '", name, "' over ranks ", join(ranks),
-               " exists already; keep the first, or choose another name.");
-  });
-  if (ranks.size() == 1) return {};
   const auto self = std::find(ranks.begin(), ranks.end(), place.rank);
   const BackendPlace backend_place = {
-      .store = store_of("backend/" + key),
+      .store = store_of(str("backend/", name, "/", join(ranks))),
       .rank = static_cast<int>(self - ranks.begin()),
       .size = static_cast<int>(ranks.size()),
       .timeout = place.timeout,
       .name = name,
       .world_ranks = ranks};
-  backends_.push_back(place.device.is_cuda()
-                          ? make_nccl_backend(backend_place, place.device)
-                          : make_gloo_backend(backend_place, gloo_device_));
-  return backends_.back();
+  {
+    const std::lock_guard lock(mutex_);
+    const auto [first, last] = groups_.equal_range(name);
+    const bool is_new = std::none_of(
+        first, last, [&](const auto& group) { return group.second == ranks; });
+    require<InvalidArgument>(is_new, [&] {
+      return str("make_communicator: '", name, "' over ranks ", join(ranks),
+                 " exists already; keep the first, or choose another name.");
+    });
+    groups_.emplace(name, ranks);
+  }
+  if (ranks.size() == 1) return {};
+  auto backend = meet(name, "connect", {}, [&] {
+    return place.device.is_cuda()
+               ? make_nccl_backend(backend_place, place.device)
+               : make_gloo_backend(backend_place, gloo_device_);
+  });
+  const std::lock_guard lock(mutex_);
+  backends_.push_back(backend);
+  if (failed_) backend->abort();
+  return backend;
 }
 
-void World::State::raise(const std::string& what) { throw CommError(what); }
+bool World::State::has_peer(const std::string& communicator, int rank) {
+  const std::lock_guard lock(mutex_);
+  const auto [first, last] = groups_.equal_range(communicator);
+  return std::any_of(first, last, [&](const auto& group) {
+    return std::count(group.second.begin(), group.second.end(), rank) > 0;
+  });
+}
+
+void World::State::raise(uint64_t sequence, const std::string& cause) {
+  const std::string what =
+      str(describe(place.rank, log.at(sequence)), ": ", cause);
+  const auto peer = watchdog_ ? watchdog_->peer_failure() : std::nullopt;
+  const std::string table = peer ? "" : this->table();
+  abort();
+  if (peer) throw PeerFailure(str(what, " Cause: ", *peer));
+  throw CommError(str(what, "\n", table));
+}
+
+void World::State::check_alive(uint64_t sequence) {
+  if (failed_) raise(sequence, "this world has failed before.");
+}
+
+void World::State::announce(const std::string& cause) noexcept {
+  if (watchdog_) watchdog_->announce(cause);
+}
+
+void World::State::fail(const std::string& cause) noexcept {
+  announce(cause);
+  abort();
+}
+
+void World::State::say_goodbye() {
+  if (place.size == 1 || std::exchange(said_goodbye_, true)) return;
+  Rendezvous end(store_of("goodbye"), place.rank, place.size,
+                 std::min(place.timeout, kLongestGoodbye),
+                 [this] { return failed(); });
+  meet("world", kGoodbye, {}, [&] { end.barrier("end"); });
+}
+
+std::string World::State::table() noexcept {
+  return watchdog_ ? watchdog_->table() : log.describe();
+}
 
 void World::State::abort() noexcept {
   failed_ = true;
   transfers.abort_all();
   const std::lock_guard lock(mutex_);
   for (const auto& backend : backends_) backend->abort();
+}
+
+std::string reason_of(const std::exception& error) {
+  const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
+  std::string text =
+      torch_error ? torch_error->what_without_backtrace() : error.what();
+  const size_t advice = text.find(". This is typically caused by");
+  return advice == std::string::npos ? text : text.substr(0, advice + 1);
 }
 
 }  // namespace tessera

@@ -6,15 +6,19 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdint>
+#include <exception>
+#include <map>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tessera/comm/collective_log.h"
 #include "tessera/comm/rendezvous.h"
 #include "tessera/comm/transfer.h"
+#include "tessera/comm/watchdog.h"
 #include "tessera/comm/world.h"
 
 namespace c10d {
@@ -37,9 +41,11 @@ struct WorldPlace {
 
 struct World::State {
  public:
-  /// `gloo_device` is empty for a world of one, and on CUDA.
+  /// `store` is empty for a world of one, `gloo_device` there and on CUDA.
   State(WorldPlace place, c10::intrusive_ptr<c10d::Store> store,
-        std::shared_ptr<gloo::transport::Device> gloo_device);
+        std::shared_ptr<gloo::transport::Device> gloo_device,
+        WatchdogOptions options);
+  /// Says goodbye, unless an exception is in flight or the world has failed.
   ~State();
   State(const State&) = delete;
   State& operator=(const State&) = delete;
@@ -49,30 +55,83 @@ struct World::State {
   TransferRegistry transfers;
   std::atomic<int64_t> next_id = 0;
 
-  /// The store of one group, and its backend (empty for a group of one).
-  /// Backends live as long as this world: a peer may still read from them.
+  /// The part of the store that belongs to one group; empty in a world of one.
   [[nodiscard]] c10::intrusive_ptr<c10d::Store> store_of(
       const std::string& prefix) const;
+
+  /// The backend of a new group; empty for a group of one. Backends live as
+  /// long as this world: a peer may still read from them.
   [[nodiscard]] c10::intrusive_ptr<c10d::Backend> connect(
       const std::string& name, const std::vector<int>& ranks);
 
+  /// True when `rank` belongs to a communicator of this name.
+  [[nodiscard]] bool has_peer(const std::string& communicator, int rank);
+
+  /// The meeting point of all ranks.
   [[nodiscard]] Rendezvous& rendezvous() { return rendezvous_; }
+
+  /// Runs what meets the other ranks through the store, entered in the log.
+  /// Errors: as `raise`.
+  template <class Body>
+  auto meet(std::string_view communicator, std::string_view kind,
+            const CallLabel& label, Body&& body);
+
+  /// Turns the failure of a collective into the error of this rank: with the
+  /// table of all ranks, or with what made another rank fail before. Ends all
+  /// other waits of this rank. Errors: CommError, always.
+  [[noreturn]] void raise(uint64_t sequence, const std::string& cause);
+
+  /// Errors: CommError when this world has failed before.
+  void check_alive(uint64_t sequence);
+
+  /// This rank failed by an error of its own: tells the others.
+  void announce(const std::string& cause) noexcept;
+
+  /// The same, and ends all waits.
+  void fail(const std::string& cause) noexcept;
+
+  /// Waits, for two minutes at most, until every rank says goodbye: the rank
+  /// that holds the store must not take it away from the others.
+  void say_goodbye();
+
   [[nodiscard]] bool failed() const { return failed_; }
-
-  /// Raises what a failed collective raises.
-  [[noreturn]] void raise(const std::string& what);
-
-  /// Ends all waits of this rank, and of its peers on this rank.
-  void abort() noexcept;
+  /// See Watchdog::table. For a process that is about to die.
+  [[nodiscard]] std::string table() noexcept;
 
  private:
+  void abort() noexcept;
+
   c10::intrusive_ptr<c10d::Store> store_;
   std::shared_ptr<gloo::transport::Device> gloo_device_;
   std::atomic<bool> failed_ = false;
+  bool said_goodbye_ = false;
   Rendezvous rendezvous_;
   std::mutex mutex_;
-  std::set<std::string> names_;
+  std::multimap<std::string, std::vector<int>> groups_;
   std::vector<c10::intrusive_ptr<c10d::Backend>> backends_;
+  std::unique_ptr<Watchdog> watchdog_;  // last: it uses all of the above
 };
+
+/// What an exception of LibTorch or Gloo says, without stack trace and advice.
+[[nodiscard]] std::string reason_of(const std::exception& error);
+
+template <class Body>
+auto World::State::meet(std::string_view communicator, std::string_view kind,
+                        const CallLabel& label, Body&& body) {
+  const uint64_t sequence = log.enter_unhashed(communicator, kind, label);
+  check_alive(sequence);
+  try {
+    if constexpr (std::is_void_v<decltype(body())>) {
+      body();
+      log.finish(sequence);
+    } else {
+      auto result = body();
+      log.finish(sequence);
+      return result;
+    }
+  } catch (const std::exception& error) {
+    raise(sequence, reason_of(error));
+  }
+}
 
 }  // namespace tessera

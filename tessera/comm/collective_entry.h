@@ -1,0 +1,24 @@
+// One collective as a rank's log holds it.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+namespace tessera {
+
+struct CollectiveEntry {
+  uint64_t sequence = 0;  // counts from 1; 0: none yet
+  std::string communicator;
+  std::string kind;  // "all_gather", "reduce_scatter", ...
+  std::string unit;
+  std::string phase;
+  std::string op;
+  int64_t numel = 0;
+  std::string dtype;  // "Float", "BFloat16", ..., "" for none
+  int64_t num_bytes = 0;
+  bool finished = false;
+  std::chrono::steady_clock::time_point started;
+};
+
+}  // namespace tessera

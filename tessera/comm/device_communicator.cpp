@@ -1,0 +1,156 @@
+#include "tessera/comm/device_communicator.h"
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include <utility>
+
+#include "tessera/base/error.h"
+#include "tessera/comm/below_autograd.h"
+#include "tessera/comm/pending.h"
+
+namespace tessera {
+namespace {
+
+// The call is on its stream already; only the log has to learn of the end.
+class IssuedCall final : public Pending::Impl {
+ public:
+  IssuedCall(std::shared_ptr<World::State> world, uint64_t sequence)
+      : world_(std::move(world)), sequence_(sequence) {}
+
+  void wait() override { world_->log.finish(sequence_); }
+  void drain() noexcept override { world_->log.finish(sequence_); }
+
+ private:
+  std::shared_ptr<World::State> world_;
+  uint64_t sequence_;
+};
+
+// On the current stream, not on one of NCCL's own.
+template <class Options>
+Options on_current_stream() {
+  Options options;
+  options.asyncOp = false;
+  return options;
+}
+
+c10d::ReduceOp to_c10d(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::sum:
+      return c10d::ReduceOp::SUM;
+    case ReduceOp::min:
+      return c10d::ReduceOp::MIN;
+    case ReduceOp::max:
+      return c10d::ReduceOp::MAX;
+  }
+  throw InvalidArgument("all_reduce: unknown ReduceOp.");
+}
+
+void copy_unless_same(const at::Tensor& to, const at::Tensor& from) {
+  if (to.data_ptr() != from.data_ptr()) to.view({-1}).copy_(from.view({-1}));
+}
+
+template <class Call>
+int64_t numel_of(std::span<const Call> calls, at::Tensor Call::*whole) {
+  int64_t numel = 0;
+  for (const Call& call : calls) numel += (call.*whole).numel();
+  return numel;
+}
+
+}  // namespace
+
+DeviceCommunicator::DeviceCommunicator(
+    std::shared_ptr<World::State> world, std::string name,
+    const std::vector<int>& ranks, c10::intrusive_ptr<c10d::Backend> backend)
+    : CommunicatorBase(std::move(world), std::move(name), ranks),
+      backend_(std::move(backend)) {}
+
+template <class Body>
+Pending DeviceCommunicator::issue(const char* kind, const CallLabel& label,
+                                  int64_t numel, c10::ScalarType dtype,
+                                  size_t num_calls, Body&& body) {
+  const uint64_t sequence = log().enter(name(), kind, label, numel, dtype);
+  world()->check_alive(sequence);
+  const bool coalesce = num_calls > 1 && backend_ != nullptr;
+  try {
+    if (coalesce) backend_->startCoalescing();
+    body();
+    if (coalesce) backend_->endCoalescing();
+  } catch (const std::exception& error) {
+    world()->raise(sequence, reason_of(error));
+  }
+  return Pending(std::make_unique<IssuedCall>(world(), sequence));
+}
+
+Pending DeviceCommunicator::all_gather(std::span<const GatherCall> calls,
+                                       const CallLabel& label) {
+  if (calls.empty()) return {};
+  const BelowAutograd below_autograd;
+  for (const GatherCall& call : calls) check(call, label);
+  return issue("all_gather", label, numel_of(calls, &GatherCall::output),
+               calls[0].output.scalar_type(), calls.size(), [&] {
+                 for (GatherCall call : calls) {
+                   if (call.input.numel() == 0) continue;
+                   if (!backend_) {
+                     copy_unless_same(call.output, call.input);
+                     continue;
+                   }
+                   backend_->_allgather_base(
+                       call.output, call.input,
+                       on_current_stream<c10d::AllgatherOptions>());
+                 }
+               });
+}
+
+Pending DeviceCommunicator::reduce_scatter(std::span<const ReduceCall> calls,
+                                           const CallLabel& label) {
+  if (calls.empty()) return {};
+  const BelowAutograd below_autograd;
+  for (const ReduceCall& call : calls) check(call, label);
+  return issue("reduce_scatter", label, numel_of(calls, &ReduceCall::input),
+               calls[0].input.scalar_type(), calls.size(), [&] {
+                 for (ReduceCall call : calls) {
+                   if (call.output.numel() == 0) continue;
+                   if (!backend_) {
+                     copy_unless_same(call.output, call.input);
+                     continue;
+                   }
+                   backend_->_reduce_scatter_base(
+                       call.output, call.input,
+                       on_current_stream<c10d::ReduceScatterOptions>());
+                 }
+               });
+}
+
+Pending DeviceCommunicator::all_reduce(const at::Tensor& tensor, ReduceOp op,
+                                       const CallLabel& label) {
+  const BelowAutograd below_autograd;
+  check("all_reduce", tensor, label);
+  return issue("all_reduce", label, tensor.numel(), tensor.scalar_type(), 1,
+               [&] {
+                 if (!backend_ || tensor.numel() == 0) return;
+                 auto options = on_current_stream<c10d::AllreduceOptions>();
+                 options.reduceOp = to_c10d(op);
+                 std::vector<at::Tensor> tensors = {tensor};
+                 backend_->allreduce(tensors, options);
+               });
+}
+
+Pending DeviceCommunicator::broadcast(const at::Tensor& tensor, int root,
+                                      const CallLabel& label) {
+  const BelowAutograd below_autograd;
+  check("broadcast", tensor, label);
+  require<InvalidArgument>(root >= 0 && root < size(), [&] {
+    return str("broadcast on '", name(), "': got root ", root, "; expected 0..",
+               size() - 1, ".");
+  });
+  return issue("broadcast", label, tensor.numel(), tensor.scalar_type(), 1,
+               [&] {
+                 if (!backend_ || tensor.numel() == 0) return;
+                 auto options = on_current_stream<c10d::BroadcastOptions>();
+                 options.rootRank = root;
+                 std::vector<at::Tensor> tensors = {tensor};
+                 backend_->broadcast(tensors, options);
+               });
+}
+
+}  // namespace tessera

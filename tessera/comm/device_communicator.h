@@ -1,0 +1,42 @@
+// Collectives on CUDA devices: NCCL calls on the stream that is current.
+//
+// Nothing blocks the host, and the result is ordered like a kernel launched on
+// that stream. The caller keeps the tensors alive until then, and does what
+// other streams need with events.
+#pragma once
+
+#include <c10/util/intrusive_ptr.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tessera/comm/communicator_base.h"
+
+namespace tessera {
+
+class DeviceCommunicator final : public CommunicatorBase {
+ public:
+  /// `backend` is empty for a group of one.
+  DeviceCommunicator(std::shared_ptr<World::State> world, std::string name,
+                     const std::vector<int>& ranks,
+                     c10::intrusive_ptr<c10d::Backend> backend);
+
+  Pending all_gather(std::span<const GatherCall> calls,
+                     const CallLabel& label) override;
+  Pending reduce_scatter(std::span<const ReduceCall> calls,
+                         const CallLabel& label) override;
+  Pending all_reduce(const at::Tensor& tensor, ReduceOp op,
+                     const CallLabel& label) override;
+  Pending broadcast(const at::Tensor& tensor, int root,
+                    const CallLabel& label) override;
+
+ private:
+  template <class Body>
+  Pending issue(const char* kind, const CallLabel& label, int64_t numel,
+                c10::ScalarType dtype, size_t num_calls, Body&& body);
+
+  c10::intrusive_ptr<c10d::Backend> backend_;
+};
+
+}  // namespace tessera
