@@ -3,8 +3,9 @@
 //   tools/fetch_corpus data/text
 //   tessera run -n 2 -- train_text --data data/text
 //
-// model.h is the model, train.cpp the loop, text.h and window_order.h the data;
-// what sharding adds stands in `sharded_model`.
+// model.h is the model, text.h and window_order.h are the data, train.cpp is
+// the loop. What sharding adds to a plain LibTorch program stands in
+// build_model.cpp and in `run` below.
 #include <torch/torch.h>
 
 #include <cstdio>
@@ -13,35 +14,22 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "examples/train_text/build_model.h"
 #include "examples/train_text/evaluate.h"
 #include "examples/train_text/options.h"
 #include "examples/train_text/sample.h"
 #include "examples/train_text/train.h"
-#include "tessera/tessera.h"
+#include "tessera/comm/world.h"
+#include "tessera/mesh/device_mesh.h"
+#include "tessera/shard/full_parameters.h"
 
 namespace {
 
 using namespace train_text;
 
-/// One process, no sharding: a plain LibTorch model.
-Llama plain_model(const Options& options) {
-  torch::manual_seed(options.seed);
-  return Llama(options.model);
-}
-
-/// Sharded from the start: no rank ever holds the whole model.
-Llama sharded_model(const Options& options, const tessera::DeviceMesh& mesh) {
-  auto model = tessera::on_meta([&] { return Llama(options.model); });
-  for (const auto& layer : *model->layers) {
-    tessera::fully_shard(*layer, {.mesh = mesh});  // bottom-up: the blocks
-  }
-  tessera::fully_shard(*model, {.mesh = mesh});  // then the rest, as the root
-  tessera::materialize(*model, {.seed = options.seed});
-  return model;
-}
-
 std::string sample_text(Llama& model, const Options& options) {
   // All bytes come from the same weights: gather them once, not once a byte.
+  const tessera::FullParameters whole(*model, tessera::Write::discard);
   return sample(model, {.prompt = options.prompt,
                         .num_bytes = options.sample_bytes,
                         .window = options.model.seq,
