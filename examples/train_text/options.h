@@ -20,7 +20,7 @@ struct Options {
   // Of one step, over all ranks: so a run is the same at any number of ranks.
   int64_t batch = 12;
   int64_t steps = 1600;
-  double minutes = 0;    // above 0: trains that long instead
+  double minutes = 0;    // above 0: trains that long instead, same schedule
   double lr = 6e-3;      // after the warm-up; falls to 0 along a cosine
   double warmup = 0.03;  // share of the training
   double weight_decay = 0.1;

@@ -3,15 +3,16 @@
 #include <torch/torch.h>
 
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <optional>
 
 #include "examples/train_text/evaluate.h"
 #include "examples/train_text/ranks.h"
-#include "examples/train_text/schedule.h"
 #include "examples/train_text/window_order.h"
 #include "tessera/optim/adamw.h"
 #include "tessera/optim/clip_grad_norm.h"
+#include "tessera/optim/lr_schedule.h"
 
 namespace train_text {
 namespace {
@@ -27,6 +28,12 @@ tessera::AdamW make_optimizer(Llama& model, const Options& options) {
                         torch::optim::AdamWOptions(options.lr)
                             .betas({0.9, 0.95})
                             .weight_decay(options.weight_decay));
+}
+
+tessera::LrScheduleOptions schedule_options(const Options& options) {
+  return {.decay = tessera::LrDecay::cosine,
+          .total_steps = options.steps,
+          .warmup_steps = std::llround(options.warmup * options.steps)};
 }
 
 /// The mean over this rank's tokens. Every rank has equally many in each step,
@@ -50,11 +57,12 @@ class Training {
         mesh_(mesh),
         options_(options),
         optimizer_(make_optimizer(model, options)),
+        schedule_(optimizer_, schedule_options(options), {options.lr}),
         order_(text.num_windows(options.model.seq), options.seed) {}
 
   TrainResult run() {
-    for (double now = 0; now < 1; now = progress()) {
-      lr_ = learning_rate(now, options_.lr, options_.warmup);
+    for (int64_t at = 0; at < options_.steps; at = position()) {
+      schedule_.apply(at);
       step();
       ++result_.steps;
       if (result_.steps % options_.print_every == 0) {
@@ -67,9 +75,6 @@ class Training {
 
  private:
   void step() {
-    for (auto& group : optimizer_.param_groups()) {
-      group.options().set_lr(lr_);
-    }
     const int64_t ranks = mesh_.numel();
     const auto windows = order_.batch(result_.steps, options_.batch / ranks,
                                       mesh_.world().rank(), ranks);
@@ -83,15 +88,17 @@ class Training {
     loss_sum_ = loss_sum_.defined() ? loss_sum_ + value : value;
   }
 
-  /// From 0 to 1, equal on all ranks: clocks differ, so their mean is taken.
-  double progress() const {
+  /// Where the schedule is. By time, it is passed through at the pace that ends
+  /// it in time; clocks differ, so the mean over ranks is taken.
+  int64_t position() const {
     if (options_.minutes <= 0) {
-      return static_cast<double>(result_.steps) / options_.steps;
+      return result_.steps;
     }
     const auto elapsed =
         torch::full(1, seconds_since(start_) - paused_, torch::kDouble);
-    return sum_over_ranks(elapsed, mesh_).item<double>() / mesh_.numel() /
-           (60 * options_.minutes);
+    const double mean =
+        sum_over_ranks(elapsed, mesh_).item<double>() / mesh_.numel();
+    return std::llround(mean / (60 * options_.minutes) * options_.steps);
   }
 
   void print() {
@@ -102,13 +109,15 @@ class Training {
     const double tokens = static_cast<double>(
         options_.print_every * options_.batch * options_.model.seq);
     const double rate = tokens / (seconds_since(start_) - last_print_);
+    const double learning_rate =
+        optimizer_.param_groups()[0].options().get_lr();
     const auto held_out = evaluate();
     if (mesh_.world().rank() == 0) {
       std::printf(
           "step %5ld | loss %.4f | lr %.2e | grad norm %.3f | "
           "%.0f tokens/s",
-          static_cast<long>(result_.steps), loss, lr_, norm_.item<double>(),
-          rate);
+          static_cast<long>(result_.steps), loss, learning_rate,
+          norm_.item<double>(), rate);
       std::printf(held_out ? " | held-out %.4f\n" : "\n", held_out.value_or(0));
       std::fflush(stdout);
     }
@@ -134,10 +143,10 @@ class Training {
   const tessera::DeviceMesh& mesh_;
   const Options& options_;
   tessera::AdamW optimizer_;
+  tessera::LrSchedule schedule_;
   WindowOrder order_;
   TrainResult result_;
   torch::Tensor loss_sum_, norm_;
-  double lr_ = 0;
   const Clock::time_point start_ = Clock::now();
   double paused_ = 0;      // seconds spent on evaluation
   double last_print_ = 0;  // seconds after start_
