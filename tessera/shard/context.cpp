@@ -228,6 +228,7 @@ void ShardContext::issue_reductions(Issue which) {
         (unit->pass.joined_late || !unit->complete())) {
       return;
     }
+    for (Unit* other : units_) other->free_reduce_inputs();
     unit->start_reduce();
   }
 }

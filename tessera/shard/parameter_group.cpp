@@ -476,17 +476,34 @@ void ParameterGroup::finish_reduce(const std::vector<bool>& had_gradient) {
   for (Reduction& reduction : std::exchange(reductions_, {})) {
     reduction.pending.wait();
     reduction.done.block(current_stream(lanes_->device));
-    Below below;
-    divide(reduction.output);
-    const at::Tensor reduced = reduction.output.to(options_.master_dtype);
-    at::Tensor flat = master_->grad();
-    if (flat.defined()) {
-      add_to_flat_grad(flat, reduced);
-    } else {
-      flat = take_as_flat_grad(reduced);
-    }
-    for (size_t i = 0; i < shards_.size(); ++i) {
-      if (had_gradient[i] && trainable(i)) give_gradient(i, flat, reduced);
+    give_gradients(reduction.output, had_gradient);
+    run_shard_hooks(had_gradient);
+  }
+}
+
+void ParameterGroup::give_gradients(const at::Tensor& output,
+                                    const std::vector<bool>& had_gradient) {
+  Below below;
+  divide(output);
+  const at::Tensor reduced = output.to(options_.master_dtype);
+  at::Tensor flat = master_->grad();
+  if (flat.defined()) {
+    add_to_flat_grad(flat, reduced);
+  } else {
+    flat = take_as_flat_grad(reduced);
+  }
+  for (size_t i = 0; i < shards_.size(); ++i) {
+    if (had_gradient[i] && trainable(i)) give_gradient(i, flat, reduced);
+  }
+}
+
+// Shards are not in the autograd graph: their post-accumulate hooks (an
+// optimizer in backward, say) are run by hand, as FSDP2 does.
+void ParameterGroup::run_shard_hooks(const std::vector<bool>& had_gradient) {
+  for (size_t i = 0; i < shards_.size(); ++i) {
+    if (!had_gradient[i] || !trainable(i)) continue;
+    if (auto& hook = torch::autograd::impl::post_acc_grad_hooks(shards_[i])) {
+      (*hook)(shards_[i]);
     }
   }
 }
@@ -540,8 +557,15 @@ void ParameterGroup::give_gradient(size_t i, const at::Tensor& flat,
         reduced.narrow(0, pieces_[i].shard_offset, pieces_[i].numel)
             .view(sizes));
   }
-  if (auto& hook = torch::autograd::impl::post_acc_grad_hooks(shard)) {
-    (*hook)(shard);
+}
+
+void ParameterGroup::free_reduce_inputs() {
+  if (lanes_->device.is_cpu()) return;
+  for (Reduction& reduction : reductions_) {
+    if (!reduction.input.defined()) continue;
+    // The compute stream may hand the memory out again from here on.
+    reduction.done.block(current_stream(lanes_->device));
+    reduction.input.reset();
   }
 }
 

@@ -139,6 +139,8 @@ class ParameterGroup {
 
   /// Starts the sum over ranks of what is held; zeros where nothing is.
   void start_reduce(const CallLabel& label);
+  /// Lets go of the inputs of sums started earlier, so that one is in flight.
+  void free_reduce_inputs();
   /// Waits for all sums started, and adds them to the shards' gradients, for the
   /// parameters for which `had_gradient` says so.
   void finish_reduce(const std::vector<bool>& had_gradient);
@@ -171,6 +173,9 @@ class ParameterGroup {
   void fill_reduce_input(const at::Tensor& input);
   void divide(const at::Tensor& reduced) const;
   [[nodiscard]] at::Tensor new_flat_grad(const at::Tensor& input) const;
+  void give_gradients(const at::Tensor& output,
+                      const std::vector<bool>& had_gradient);
+  void run_shard_hooks(const std::vector<bool>& had_gradient);
   [[nodiscard]] at::Tensor take_as_flat_grad(const at::Tensor& reduced);
   void add_to_flat_grad(const at::Tensor& flat, const at::Tensor& reduced);
   [[nodiscard]] bool grad_in_place(size_t i, const at::Tensor& flat) const;

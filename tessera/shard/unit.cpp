@@ -257,6 +257,10 @@ void Unit::start_reduce() {
   ++counts_.reduces;
 }
 
+void Unit::free_reduce_inputs() {
+  for (const auto& group : groups_) group->free_reduce_inputs();
+}
+
 void Unit::finish_reduce(const std::vector<std::vector<bool>>& had_gradient) {
   for (size_t g = 0; g < groups_.size(); ++g) {
     groups_[g]->finish_reduce(had_gradient[g]);

@@ -89,6 +89,7 @@ class Unit final : public StorageOwner,
   /// frozen unit).
   [[nodiscard]] bool complete() const;
   void start_reduce();
+  void free_reduce_inputs();
   void finish_reduce(const std::vector<std::vector<bool>>& had_gradient);
   /// Which parameters this rank had a gradient for, of those reduced in this
   /// pass; by group.
