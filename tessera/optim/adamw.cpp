@@ -1,12 +1,9 @@
 #include "tessera/optim/adamw.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/zeros_like.h>
-#include <torch/serialize/archive.h>
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <string>
 #include <tuple>
@@ -20,7 +17,6 @@ namespace tessera {
 namespace {
 
 using torch::optim::AdamWOptions;
-using torch::optim::AdamWParamState;
 using torch::optim::OptimizerParamGroup;
 
 std::string name_of(const at::Tensor& parameter) {
@@ -70,7 +66,9 @@ void check_kind(const at::Tensor& parameter, const at::Tensor& gradient) {
 bool fits(const at::Tensor& state, const at::Tensor& parameter) {
   return state.sizes() == parameter.sizes() &&
          state.scalar_type() == parameter.scalar_type() &&
-         state.device() == parameter.device();
+         state.device() == parameter.device() &&
+         (state.strides() == parameter.strides() ||
+          !parameter.is_non_overlapping_and_dense());
 }
 
 at::Tensor zeros_for(const at::Tensor& parameter) {
@@ -93,8 +91,8 @@ size_t index_in(std::vector<StepHandle>& counts, const StepHandle& count) {
 
 // The fused kernels leave it as it is.
 void bump_version(const at::Tensor& parameter) {
-  if (!parameter.is_inference())
-    parameter.unsafeGetTensorImpl()->bump_version();
+  if (parameter.is_inference()) return;
+  parameter.unsafeGetTensorImpl()->bump_version();
 }
 
 void copy_into(const at::Tensor& to, const at::Tensor& from, const char* what,
@@ -155,8 +153,10 @@ void AdamW::ensure_moments(Moments& moments, const at::Tensor& parameter,
   require<InvalidState>(fits(moments.exp_avg, parameter), [&] {
     return tessera::str(
         "AdamW: ", name_of(parameter), " is ", parameter.dtype().name(), " on ",
-        parameter.device(), ", but its state is ", moments.exp_avg.sizes(), " ",
+        parameter.device(), ", strides ", parameter.strides(),
+        ", but its state is ", moments.exp_avg.sizes(), " ",
         moments.exp_avg.dtype().name(), " on ", moments.exp_avg.device(),
+        ", strides ", moments.exp_avg.strides(),
         ". It changed after its first step; make a new optimizer.");
   });
 }
@@ -286,43 +286,6 @@ void AdamW::set_state_of(const at::Tensor& parameter,
   copy_into(slot.moments.max_exp_avg_sq, state.max_exp_avg_sq, "max_exp_avg_sq",
             parameter);
   assigner_.assign(slot.steps, state.step.item<double>(), parameter.device());
-}
-
-// A stock optimizer over the same groups knows the format. It gets copies: a
-// view would be written with all of its flat storage.
-void AdamW::save(torch::serialize::OutputArchive& archive) const {
-  torch::optim::AdamW stock(param_groups_);
-  for (const auto& group : param_groups_) {
-    for (const at::Tensor& parameter : group.params()) {
-      const ParameterState own = state_of(parameter);
-      if (!own.step.defined()) continue;
-      auto saved = std::make_unique<AdamWParamState>();
-      saved->step(std::llround(own.step.item<double>()));
-      saved->exp_avg(own.exp_avg.clone());
-      saved->exp_avg_sq(own.exp_avg_sq.clone());
-      if (own.max_exp_avg_sq.defined()) {
-        saved->max_exp_avg_sq(own.max_exp_avg_sq.clone());
-      }
-      stock.state()[parameter.unsafeGetTensorImpl()] = std::move(saved);
-    }
-  }
-  stock.save(archive);
-}
-
-void AdamW::load(torch::serialize::InputArchive& archive) {
-  torch::optim::AdamW stock(param_groups_);
-  stock.load(archive);
-  for (size_t i = 0; i < param_groups_.size(); ++i) {
-    param_groups_[i].set_options(stock.param_groups()[i].options().clone());
-    for (const at::Tensor& parameter : param_groups_[i].params()) {
-      auto at = stock.state().find(parameter.unsafeGetTensorImpl());
-      if (at == stock.state().end()) continue;
-      const auto& saved = static_cast<const AdamWParamState&>(*at->second);
-      set_state_of(parameter, {at::scalar_tensor(saved.step(), at::kFloat),
-                               saved.exp_avg(), saved.exp_avg_sq(),
-                               saved.max_exp_avg_sq()});
-    }
-  }
 }
 
 }  // namespace tessera

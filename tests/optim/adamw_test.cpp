@@ -465,5 +465,14 @@ TEST(AdamW, RefusesAParameterThatChangedAfterItsFirstStep) {
   EXPECT_THROW(optimizer.step(), InvalidState);
 }
 
+TEST(AdamW, RefusesAParameterWhoseStridesChangedAfterItsFirstStep) {
+  at::Tensor p = torch::ones({2, 3}).set_requires_grad(true);
+  AdamW optimizer(Tensors{p});
+  p.mutable_grad() = torch::ones({2, 3});
+  optimizer.step();
+  p.set_data(torch::ones({3, 2}).t());
+  EXPECT_THROW(optimizer.step(), InvalidState);
+}
+
 }  // namespace
 }  // namespace tessera
