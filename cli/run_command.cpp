@@ -42,7 +42,7 @@ class RunFormatter : public CLI::Formatter {
     return kDescription;
   }
   std::string make_usage(const CLI::App*, std::string) const override {
-    return "Usage: tessera run -n N [options] -- command [arguments...]\n";
+    return "\nUsage: tessera run -n N [options] -- command [arguments...]\n";
   }
 };
 
@@ -101,7 +101,7 @@ std::function<int()> add_run_command(CLI::App& app,
   app.add_flag("--tag-output", flags->tag_output,
                "Write [rank N] before each line that a rank writes");
   app.add_option("--kill-after", flags->kill_after_s,
-                 "Seconds from asking the ranks to end until they are killed")
+                 "Seconds that ranks have to end before they are killed")
       ->capture_default_str()
       ->type_name("SECONDS");
   app.allow_extras();

@@ -39,10 +39,12 @@ int Supervisor::num_running() const {
   return static_cast<int>(std::ranges::count_if(ranks_, &RankProcess::running));
 }
 
+std::string Supervisor::name_of(int rank) const {
+  return str("rank ", rank, " (process ", ranks_[rank].process(), ")");
+}
+
 std::string Supervisor::describe(int rank) const {
-  const RankProcess& process = ranks_[rank];
-  return str("rank ", rank, " (process ", process.process(), ") ",
-             process.status()->describe());
+  return str(name_of(rank), " ", ranks_[rank].status()->describe());
 }
 
 void Supervisor::send_to_all(int signal) const {
@@ -75,8 +77,9 @@ void Supervisor::stop(int signal) {
   if (stopping_) return;
   stopping_ = true;
   stop_signal_ = signal;
-  for (RankProcess& rank : ranks_)
+  for (RankProcess& rank : ranks_) {
     rank.set_deadline(Clock::now() + kill_after_);
+  }
 }
 
 void Supervisor::kill_all() {
@@ -128,8 +131,8 @@ void Supervisor::on_failures(const std::vector<int>& failed) {
   if (stopping_) return;
   std::string message = describe(*first_failure_) + ".";
   for (const int rank : failed) {
-    if (rank != *first_failure_)
-      message += str(" So did ", describe(rank), ".");
+    if (rank == *first_failure_) continue;
+    message += str(" At the same time ", describe(rank), ".");
   }
   others_ran_on_ = num_running() > 0;
   if (others_ran_on_) {
@@ -147,7 +150,7 @@ void Supervisor::enforce_deadlines() {
     if (rank.gone() || !rank.deadline() || *rank.deadline() > Clock::now()) {
       continue;
     }
-    const std::string who = str("rank ", i, " (process ", rank.process(), ")");
+    const std::string who = name_of(static_cast<int>(i));
     if (rank.killed()) {
       say_(str(who,
                " does not end even by SIGKILL; it hangs in the kernel. "
@@ -192,7 +195,8 @@ void Supervisor::report() const {
     say_(str("after ", signal_name(interrupt_), ", ", describe(*first_failure_),
              "."));
   } else if (interrupt_ == 0 && others_ran_on_) {
-    say_(str("the first to fail was ", describe(*first_failure_), "."));
+    say_(str("the first to fail was ", name_of(*first_failure_), ": it ",
+             ranks_[*first_failure_].status()->describe(), "."));
   }
 }
 

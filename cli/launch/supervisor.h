@@ -56,7 +56,8 @@ class Supervisor {
   void send_to_all(int signal) const;
   [[nodiscard]] int num_running() const;
   [[nodiscard]] bool died_of_the_stop(const ExitStatus& status) const;
-  [[nodiscard]] std::string describe(int rank) const;
+  [[nodiscard]] std::string name_of(int rank) const;   // with its process
+  [[nodiscard]] std::string describe(int rank) const;  // and how it ended
 
   std::chrono::milliseconds kill_after_;
   Guard& guard_;
