@@ -73,6 +73,7 @@ function(tessera_add_library)
     $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
   target_link_libraries(tessera PUBLIC tessera::torch Threads::Threads)
   tessera_use_torch(tessera)
+  target_link_options(tessera PRIVATE LINKER:-z,defs)
   _tessera_add_gloo()
 endfunction()
 

@@ -3,17 +3,16 @@
     reuse_objects.py BUILD TESSERA_BUILD COMPILER ARGUMENT...
 
 Compiling the library again takes minutes, and the same command makes the same
-object. So a source that BUILD has compiled is not compiled again: its command
-must be the same here, but for the folder that it is compiled in and -Werror,
-and then its object is taken. Another command is an error that shows both. A
-source that BUILD does not know is compiled.
+object. So an object that BUILD has is not made again: its command must be the
+same here, but for the folder that it is compiled in and -Werror, and then the
+object is taken. Another command is an error that shows both. What BUILD does
+not have is compiled.
 """
 
 import json
 import os
 import pathlib
 import shlex
-import shutil
 import sys
 
 
@@ -27,20 +26,21 @@ def essence(arguments, build):
     for argument in arguments:
         if skip or argument in ("-o", "-MF", "-MT", "-MQ"):
             skip = not skip
-        elif argument not in ("-Werror", "-MD"):
+        elif argument in ("-Werror", "-MD"):
+            continue
+        elif argument != "-fPIC" or argument not in kept:  # CMake repeats it
             kept.append(argument.replace(build, "@BUILD@"))
     return kept
 
 
 def commands_of(build):
-    """{source: (arguments from the compiler on, object)} of a build folder."""
+    """{object, relative to the build folder: arguments} of a build folder."""
     commands = {}
-    entries = json.loads(pathlib.Path(build, "compile_commands.json").read_text())
-    for entry in entries:
+    entries = pathlib.Path(build, "compile_commands.json").read_text()
+    for entry in json.loads(entries):
         arguments = shlex.split(entry["command"])
-        source = entry["file"].replace(build, "@BUILD@")
-        output = value_of(arguments, "-o")
-        commands[source] = arguments, pathlib.Path(entry["directory"], output)
+        output = pathlib.Path(entry["directory"], value_of(arguments, "-o"))
+        commands[os.path.relpath(output, build)] = arguments
     return commands
 
 
@@ -52,21 +52,17 @@ def reuse(arguments, known, known_object, builds):
                  f"here {shlex.join(ours)}\nmain {shlex.join(theirs)}")
     output = pathlib.Path(value_of(arguments, "-o"))
     output.unlink(missing_ok=True)
-    try:
-        os.link(known_object, output)
-    except OSError:
-        shutil.copy2(known_object, output)
-    os.utime(output)
+    output.symlink_to(known_object)
     pathlib.Path(value_of(arguments, "-MF")).write_text(f"{output}:\n")
 
 
 def main():
     builds, arguments = sys.argv[1:3], sys.argv[3:]
-    source = (value_of(arguments, "-c") or "").replace(builds[1], "@BUILD@")
-    known = commands_of(builds[0]).get(source)
+    output = os.path.relpath(value_of(arguments, "-o") or ".", builds[1])
+    known = commands_of(builds[0]).get(output)
     if known is None:
         os.execvp(arguments[0], arguments)
-    reuse(arguments, *known, builds)
+    reuse(arguments, known, pathlib.Path(builds[0], output), builds)
 
 
 if __name__ == "__main__":
