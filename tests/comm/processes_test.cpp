@@ -1,0 +1,234 @@
+// The same as real processes, started as a launcher starts them.
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <spawn.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <thread>
+
+#include "tessera/base/error.h"
+
+namespace tessera {
+namespace {
+
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+using Variables = std::vector<std::string>;
+
+// A port that was free a moment ago.
+int free_port() {
+  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof(address);
+  EXPECT_EQ(::bind(fd, reinterpret_cast<sockaddr*>(&address), length), 0);
+  EXPECT_EQ(::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length),
+            0);
+  ::close(fd);
+  return ntohs(address.sin_port);
+}
+
+/// A worker process; its output goes to a file. Killed when still there.
+class Worker {
+ public:
+  Worker(const std::string& what, Variables variables)
+      : output_(std::filesystem::temp_directory_path() /
+                str("comm_worker_", ::getpid(), "_", next_number())) {
+    std::string program = COMM_WORKER;
+    std::string argument = what;
+    char* arguments[] = {program.data(), argument.data(), nullptr};
+    std::vector<char*> environment;
+    for (std::string& variable : variables) {
+      environment.push_back(variable.data());
+    }
+    environment.push_back(nullptr);
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, output_.c_str(),
+                                     O_CREAT | O_TRUNC | O_WRONLY | O_APPEND,
+                                     0600);
+    posix_spawn_file_actions_adddup2(&actions, STDOUT_FILENO, STDERR_FILENO);
+    EXPECT_EQ(::posix_spawn(&pid_, program.c_str(), &actions, nullptr,
+                            arguments, environment.data()),
+              0);
+    posix_spawn_file_actions_destroy(&actions);
+  }
+
+  Worker(Worker&& other) noexcept
+      : pid_(std::exchange(other.pid_, -1)),
+        output_(std::move(other.output_)) {}
+
+  ~Worker() {
+    if (pid_ > 0) {
+      ::kill(pid_, SIGKILL);
+      ::waitpid(pid_, nullptr, 0);
+    }
+    std::error_code ignored;
+    if (!output_.empty()) std::filesystem::remove(output_, ignored);
+  }
+
+  /// The exit code, minus the signal, or -1000 when it does not end in time.
+  int end(std::chrono::seconds within = 60s) {
+    const auto deadline = Clock::now() + within;
+    int status = 0;
+    while (::waitpid(pid_, &status, WNOHANG) == 0) {
+      if (Clock::now() > deadline) return -1000;
+      std::this_thread::sleep_for(10ms);
+    }
+    pid_ = -1;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+  }
+
+  [[nodiscard]] std::string output() const {
+    std::ostringstream text;
+    text << std::ifstream(output_).rdbuf();
+    return text.str();
+  }
+
+ private:
+  static int next_number() {
+    static int number = 0;
+    return number++;
+  }
+
+  pid_t pid_ = -1;
+  std::filesystem::path output_;
+};
+
+Variables rank_variables(int rank, int world_size, int port) {
+  return {str("RANK=", rank), str("WORLD_SIZE=", world_size),
+          str("LOCAL_RANK=", rank), "MASTER_ADDR=127.0.0.1",
+          str("MASTER_PORT=", port)};
+}
+
+std::vector<Worker> start(const std::string& what, int world_size, int port,
+                          const Variables& more = {}) {
+  std::vector<Worker> workers;
+  for (int rank = 0; rank < world_size; ++rank) {
+    Variables variables = rank_variables(rank, world_size, port);
+    variables.insert(variables.end(), more.begin(), more.end());
+    workers.emplace_back(what, std::move(variables));
+  }
+  return workers;
+}
+
+bool contains(const std::string& text, std::string_view part) {
+  return text.find(part) != std::string::npos;
+}
+
+TEST(Processes, MeetAtTheStoreOfRankZeroAndPartInGoodOrder) {
+  for (const char* what : {"sum", "slow_host", "slow_peer"}) {
+    auto workers = start(what, 2, free_port());
+    for (Worker& worker : workers) {
+      EXPECT_EQ(worker.end(), 0) << what << ": " << worker.output();
+      EXPECT_TRUE(contains(worker.output(), "sum 3\n")) << worker.output();
+      EXPECT_FALSE(contains(worker.output(), "the end of the world"))
+          << worker.output();
+    }
+    EXPECT_TRUE(contains(workers[0].output(),
+                         "job found by RANK and "
+                         "WORLD_SIZE: 2 ranks, Gloo"))
+        << workers[0].output();
+  }
+}
+
+TEST(Processes, RunAloneWithoutALauncher) {
+  Worker worker("sum", {});
+  EXPECT_EQ(worker.end(), 0);
+  EXPECT_TRUE(contains(worker.output(), "job found by one process"));
+  EXPECT_TRUE(contains(worker.output(), "sum 1\n"));
+}
+
+// The agent's store outlives a restart, with all keys of the dead ranks.
+TEST(Processes, MeetAtTheStoreOfAnAgentAlsoAfterARestart) {
+  c10d::TCPStoreOptions options;
+  options.port = 0;
+  options.isServer = true;
+  options.waitWorkers = false;
+  c10d::TCPStore agent("127.0.0.1", options);
+  for (const int restart : {0, 1, 2}) {
+    auto workers =
+        start("sum", 2, agent.getPort(),
+              {"TORCHELASTIC_USE_AGENT_STORE=True", "TORCHELASTIC_RUN_ID=run-7",
+               str("TORCHELASTIC_RESTART_COUNT=", restart)});
+    for (Worker& worker : workers) {
+      EXPECT_EQ(worker.end(), 0) << restart << ": " << worker.output();
+      EXPECT_TRUE(contains(worker.output(), "sum 3\n")) << worker.output();
+    }
+    EXPECT_TRUE(contains(workers[0].output(), "job found by torchrun"))
+        << workers[0].output();
+  }
+}
+
+TEST(Processes, ARankThatDiesIsNamedAtOnce) {
+  const auto begin = Clock::now();
+  auto workers = start("die", 3, free_port());
+  EXPECT_EQ(workers[1].end(), 3);
+  for (const int rank : {0, 2}) {
+    EXPECT_EQ(workers[rank].end(), 9) << workers[rank].output();
+    EXPECT_TRUE(contains(workers[rank].output(), "Out of step: rank 1."))
+        << workers[rank].output();
+    EXPECT_TRUE(contains(workers[rank].output(), "no answer"))
+        << workers[rank].output();
+    EXPECT_TRUE(contains(workers[rank].output(), "unit 'layers.1'"))
+        << workers[rank].output();
+  }
+  EXPECT_LT(Clock::now() - begin, 40s);
+}
+
+TEST(Processes, ARankThatStaysAwayIsNamedAndEnded) {
+  auto workers = start("stay_away", 2, free_port());
+  EXPECT_EQ(workers[0].end(), 9) << workers[0].output();
+  EXPECT_TRUE(contains(workers[0].output(), "Out of step: rank 1."))
+      << workers[0].output();
+  EXPECT_TRUE(contains(workers[0].output(), "layers.0")) << workers[0].output();
+  EXPECT_EQ(workers[1].end(), 70) << workers[1].output();
+  EXPECT_TRUE(contains(workers[1].output(), "ending it with code 70"))
+      << workers[1].output();
+}
+
+TEST(Processes, AnUncaughtErrorIsReportedByAllRanks) {
+  auto workers = start("throw", 2, free_port());
+  EXPECT_EQ(workers[1].end(), -SIGABRT) << workers[1].output();
+  EXPECT_TRUE(contains(workers[1].output(), "uncaught exception: row 7"))
+      << workers[1].output();
+  EXPECT_EQ(workers[0].end(), 9) << workers[0].output();
+  EXPECT_TRUE(contains(workers[0].output(), "rank 1: row 7"))
+      << workers[0].output();
+}
+
+TEST(Processes, TwoWithOneRankAreRefused) {
+  const int port = free_port();
+  Worker first("sum", rank_variables(0, 3, port));
+  Worker second("sum", rank_variables(1, 3, port));
+  Worker third("sum", rank_variables(1, 3, port));
+  const int second_code = second.end();
+  const int third_code = third.end();
+  EXPECT_TRUE(second_code == 9 && third_code == 9)
+      << second.output() << third.output();
+  EXPECT_TRUE(
+      contains(second.output() + third.output(), "two processes have RANK 1"))
+      << second.output() << third.output();
+  EXPECT_EQ(first.end(), 9) << first.output();
+}
+
+TEST(Processes, AStoreThatCannotBeReachedIsNamed) {
+  const int port = free_port();
+  Worker worker("sum", rank_variables(1, 2, port));
+  EXPECT_EQ(worker.end(), 9) << worker.output();
+  EXPECT_TRUE(contains(worker.output(), str("MASTER_PORT ", port)))
+      << worker.output();
+}
+
+}  // namespace
+}  // namespace tessera
