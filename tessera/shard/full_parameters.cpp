@@ -16,6 +16,8 @@ namespace tessera {
 struct FullParameters::Shown {
   std::shared_ptr<Unit> unit;
   std::vector<std::vector<at::Tensor>> whole;  // by group
+  // Of the groups: no tensor holds them meanwhile.
+  std::vector<c10::Storage> storages;
   // Dictionary entries that hold a full parameter meanwhile, and the shard that
   // goes back.
   std::vector<std::pair<ParameterOwner, at::Tensor>> entries;
@@ -66,6 +68,7 @@ void FullParameters::show(torch::nn::Module& module, std::shared_ptr<Unit> unit,
     for (size_t i = 0; i < group->size(); ++i) {
       at::Tensor full = group->full(i);
       if (!full.defined()) continue;
+      shown->storages.push_back(full.storage());
       full.set_data(whole[i]);
       full_of.emplace(group->shard(i).unsafeGetTensorImpl(), full);
     }
