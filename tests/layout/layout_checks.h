@@ -8,6 +8,7 @@
 #include <functional>
 #include <numeric>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
