@@ -21,7 +21,7 @@ namespace train_text {
 struct ModelConfig {
   int64_t vocab = 256;  // bytes
   int64_t dim = 128;
-  int64_t layers = 4;
+  int64_t layers = 3;
   int64_t heads = 4;
   int64_t kv_heads = 4;  // fewer than heads: groups of heads share keys
   int64_t ffn = 352;

@@ -1,0 +1,69 @@
+"""Tests of benchmarks/step_bench: test_step_bench.py STEP_BENCH TESSERA"""
+import ast
+import json
+import subprocess
+import sys
+import unittest
+from pathlib import Path
+
+PEER = Path(__file__).resolve().parents[2] / "benchmarks/peer/fsdp2_bench.py"
+JOB = ["--preset", "tiny", "--fp32", "--batch", "2", "--seq", "16",
+       "--warmup", "1", "--steps", "3"]
+
+
+def run(*options, ranks=1):
+    launcher = [TESSERA, "run", "-n", str(ranks), "--"] if ranks > 1 else []
+    done = subprocess.run([*launcher, STEP_BENCH, *JOB, *options],
+                          capture_output=True, text=True, timeout=120)
+    if done.returncode:
+        raise AssertionError(done.stderr)
+    lines = done.stdout.splitlines()
+    if len(lines) != 1:
+        raise AssertionError(f"{len(lines)} lines instead of one: {lines}")
+    return json.loads(lines[0])
+
+
+def peer_tree():
+    return ast.walk(ast.parse(PEER.read_text()))
+
+
+class StepBench(unittest.TestCase):
+    def test_prints_the_fields_of_the_peer_in_its_order(self):
+        fields = next(
+            [k.arg for k in node.value.keywords] for node in peer_tree()
+            if isinstance(node, ast.Assign)
+            and getattr(node.targets[0], "id", "") == "out")
+        self.assertEqual(list(run()), fields)
+
+    def test_says_what_was_measured(self):
+        line = run("--accum", "2", "--no-reshard")
+        self.assertEqual(line["peer"], "tessera")
+        self.assertEqual((line["world"], line["seq"], line["batch"]), (1, 16, 2))
+        self.assertEqual((line["accum"], line["reshard"]), (2, False))
+        self.assertGreaterEqual(line["step_s"], line["step_min_s"])
+        self.assertAlmostEqual(line["tokens_per_s_per_rank"] * line["step_s"],
+                               2 * 16 * 2, delta=0.5)
+
+    def test_has_the_parameters_of_the_peer(self):
+        dim, layers, ffn, vocab = 256, 4, 688, 4096
+        block = 4 * dim * dim + 3 * dim * ffn + 2 * dim
+        self.assertEqual(run()["params"], 2 * vocab * dim + layers * block + dim)
+
+    def test_trains_alike_sharded_or_plain(self):
+        # The first loss of random weights: ln 4096, plus half the variance of
+        # the logits (256 * 0.02^2), plus or minus four deviations of the mean
+        # over 32 tokens.
+        for line in run(ranks=2), run("--plain"):
+            self.assertAlmostEqual(line["loss_first"], 8.318 + 0.051, delta=0.23)
+            self.assertNotEqual(line["loss_last"], line["loss_first"])
+
+    def test_refuses_an_unknown_preset(self):
+        done = subprocess.run([STEP_BENCH, "--preset", "2t"],
+                              capture_output=True, text=True, timeout=60)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("124m", done.stderr)
+
+
+if __name__ == "__main__":
+    STEP_BENCH, TESSERA = sys.argv[1:3]
+    unittest.main(argv=sys.argv[:1])
