@@ -188,11 +188,9 @@ std::vector<AdamW::Member> AdamW::members_of(const OptimizerParamGroup& group) {
     if (!parameter.grad().defined()) continue;
     check_kind(parameter, parameter.grad());
     Slot& slot = slot_of(parameter, options);
-    require<InvalidArgument>(slot.round != round_, [&] {
-      return tessera::str(
-          "AdamW: ", name_of(parameter),
-          " stands in two places of the parameter groups; keep one.");
-    });
+    // A tied parameter stands in parameters() once for each owner, and is
+    // stepped once.
+    if (slot.round == round_) continue;
     slot.round = round_;
     members.push_back({parameter, spread_of(parameter), &slot});
   }

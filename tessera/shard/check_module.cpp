@@ -145,32 +145,32 @@ void check_parameters(const std::vector<FoundParameter>& parameters) {
 }
 
 void check_holders(const std::vector<FoundParameter>& parameters) {
-  // A module holds a parameter twice, in its dictionary and as a member. Members
-  // may have been tied by assignment: then the other module's dictionary entry
-  // is an orphan without member.
-  std::vector<std::vector<int64_t>> orphans;
+  // A module holds a parameter twice, in its dictionary and as a member. Single
+  // parameters may have further holders (ties, whose other modules lie outside
+  // of this call); a list of parameters, such as an optimizer's, holds all.
   const auto extra = [](const FoundParameter& found) {
     const auto holders = static_cast<int64_t>(found.tensor.use_count()) - 1;
     return holders - 2 * static_cast<int64_t>(found.owners.size());
   };
-  for (const auto& found : parameters) {
-    if (extra(found) < 0) orphans.push_back(found.tensor.sizes().vec());
+  int64_t num_trained = 0;
+  int64_t num_held = 0;
+  const FoundParameter* first = nullptr;
+  for (const FoundParameter& found : parameters) {
+    if (!found.tensor.requires_grad()) continue;
+    ++num_trained;
+    if (extra(found) <= 0) continue;
+    ++num_held;
+    if (!first) first = &found;
   }
-  for (const auto& found : parameters) {
-    for (int64_t n = extra(found); n > 0; --n) {
-      const auto orphan = std::find(orphans.begin(), orphans.end(),
-                                    found.tensor.sizes().vec());
-      require<InvalidState>(orphan != orphans.end(), [&] {
-        return tessera::str(
-            "fully_shard: parameter '", found.name, "' is held by ", n,
-            " more handle(s) than its module explains: an optimizer made before "
-            "fully_shard, or a list from parameters() still alive. After "
-            "sharding they would hold tensors that nobody trains. Make the "
-            "optimizer after fully_shard, and let such lists go first.");
-      });
-      orphans.erase(orphan);
-    }
-  }
+  require<InvalidState>(num_held < 2 || num_held < num_trained, [&] {
+    return tessera::str(
+        "fully_shard: parameter '", first->name, "' and the other ",
+        num_held - 1, " trained ones have more holders than their modules "
+        "explain: an optimizer made before fully_shard, or a list from "
+        "parameters() still alive. After sharding it would hold tensors that "
+        "nobody trains. Make the optimizer after fully_shard, and let such "
+        "lists go first.");
+  });
 }
 
 void check_equal_start(const std::vector<FoundParameter>& parameters,

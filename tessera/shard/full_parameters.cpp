@@ -67,9 +67,12 @@ void FullParameters::show(torch::nn::Module& module, std::shared_ptr<Unit> unit,
         values, {.unit = unit->name(), .phase = "FullParameters", .op = ""}));
     for (size_t i = 0; i < group->size(); ++i) {
       at::Tensor full = group->full(i);
-      if (!full.defined()) continue;
-      shown->storages.push_back(full.storage());
-      full.set_data(whole[i]);
+      if (full.defined()) {
+        shown->storages.push_back(full.storage());
+        full.set_data(whole[i]);
+      } else {
+        full = whole[i];  // no member holds it: it stands in a dictionary only
+      }
       full_of.emplace(group->shard(i).unsafeGetTensorImpl(), full);
     }
   }
@@ -85,22 +88,35 @@ void FullParameters::show(torch::nn::Module& module, std::shared_ptr<Unit> unit,
   shown_.push_back(std::move(shown));
 }
 
+// The member's own data, should it have been replaced meanwhile.
+at::Tensor FullParameters::value(const ParameterGroup& group, size_t i) const {
+  for (const auto& shown : shown_) {
+    const auto& groups = shown->unit->groups();
+    for (size_t g = 0; g < groups.size(); ++g) {
+      if (groups[g].get() != &group) continue;
+      const at::Tensor& whole = shown->whole[g][i];
+      const at::Tensor full = group.full(i);
+      const bool usable = full.defined() && full.sizes() == whole.sizes();
+      return usable ? full.detach() : whole;
+    }
+  }
+  return {};
+}
+
 FullParameters::~FullParameters() {
   torch::NoGradGuard no_grad;
   GateOff off;
   for (const auto& shown : shown_) {
     for (const auto& [owner, shard] : shown->entries) set_entry(owner, shard);
-    const auto& groups = shown->unit->groups();
-    for (size_t g = 0; g < groups.size(); ++g) {
-      // What the members hold now, should their data have been replaced.
-      std::vector<at::Tensor> values = shown->whole[g];
-      for (size_t i = 0; i < groups[g]->size(); ++i) {
-        const at::Tensor full = groups[g]->full(i);
-        if (!full.defined()) continue;
-        if (full.sizes() == values[i].sizes()) values[i] = full.detach();
-        groups[g]->point_full_at_storage(i);
+    for (const auto& group : shown->unit->groups()) {
+      std::vector<at::Tensor> values;
+      for (size_t i = 0; i < group->size(); ++i) {
+        values.push_back(value(*group, i));
       }
-      if (write_ == Write::keep) groups[g]->store(values);
+      for (size_t i = 0; i < group->size(); ++i) {
+        if (group->full(i).defined()) group->point_full_at_storage(i);
+      }
+      if (write_ == Write::keep) group->store(values);
     }
   }
 }

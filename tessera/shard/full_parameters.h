@@ -46,6 +46,8 @@ class FullParameters {
   /// gathered. `module` is where its owners are looked for.
   FullParameters(torch::nn::Module& module, std::shared_ptr<Unit> unit,
                  ParameterGroup::Values values);
+  /// What parameter `i` of `group`, which is shown, holds now.
+  [[nodiscard]] at::Tensor value(const ParameterGroup& group, size_t i) const;
   void show(torch::nn::Module& module, std::shared_ptr<Unit> unit,
             ParameterGroup::Values values);
 

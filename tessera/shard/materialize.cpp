@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <unordered_map>
 #include <unordered_set>
 
 #include "tessera/base/error.h"
@@ -94,14 +95,16 @@ class UnitMaterializer {
                          : units[0]->context()->lanes()->device;
   }
 
-  // Buffers, and parameters that no unit holds.
+  // Buffers, and parameters that no unit holds. A tied one has several modules,
+  // each of which may be the one whose initialiser knows it.
   void give_memory() {
     for (const NamedModule& named : modules_) {
-      for (const auto& item : named.module->named_buffers(/*recurse=*/false)) {
+      const auto buffers = named.module->named_buffers(/*recurse=*/false);
+      const auto parameters = named.module->named_parameters(/*recurse=*/false);
+      for (const auto& item : buffers) {
         give_memory(named, item.key(), item.value(), "buffer");
       }
-      for (const auto& item :
-           named.module->named_parameters(/*recurse=*/false)) {
+      for (const auto& item : parameters) {
         give_memory(named, item.key(), item.value(), "parameter");
       }
     }
@@ -109,10 +112,16 @@ class UnitMaterializer {
 
   void give_memory(const NamedModule& named, const std::string& key,
                    const at::Tensor& tensor, const char* what) {
-    if (!tensor.defined() || !tensor.is_meta()) return;
-    give_unset_memory(tensor, device());
-    given_.push_back({str(what, " '", join_names(named.name, key), "'"), tensor});
-    plain_.insert(named.module);
+    if (!tensor.defined()) return;
+    if (tensor.is_meta()) {
+      give_unset_memory(tensor, device());
+      given_.emplace(tensor.unsafeGetTensorImpl(),
+                     Given{str(what, " '", join_names(named.name, key), "'"),
+                           tensor});
+    }
+    if (given_.contains(tensor.unsafeGetTensorImpl())) {
+      plain_.insert(named.module);
+    }
   }
 
   // Modules that directly own a parameter of `unit`.
@@ -148,7 +157,18 @@ class UnitMaterializer {
       initialize(owner);
       plain_.erase(owner.module);
     }
+    settle_unheld(*unit, scope);
     check(*unit, scope);
+  }
+
+  // A parameter that no member holds (its member was tied to another) is read by
+  // nobody; no initialiser reaches it.
+  static void settle_unheld(const Unit& unit, const FullParameters& scope) {
+    for (const auto& group : unit.groups()) {
+      for (size_t i = 0; i < group->size(); ++i) {
+        if (!group->full(i).defined()) scope.value(*group, i).zero_();
+      }
+    }
   }
 
   static std::vector<std::shared_ptr<Unit>> units_sharing(
@@ -181,11 +201,9 @@ class UnitMaterializer {
   }
 
   static void check(const Unit& unit, FullParameters& scope) {
-    const auto& groups = unit.groups();
-    for (const auto& group : groups) {
+    for (const auto& group : unit.groups()) {
       for (size_t i = 0; i < group->size(); ++i) {
-        const at::Tensor full = group->full(i);
-        if (full.defined() && is_unset(full)) {
+        if (is_unset(scope.value(*group, i))) {
           scope.write_ = Write::discard;
           fail(str("parameter '", group->name(i), "'"));
         }
@@ -194,8 +212,11 @@ class UnitMaterializer {
   }
 
   void check_plain() const {
-    for (const auto& [what, tensor] : given_) {
-      if (is_unset(tensor)) fail(what);
+    for (const auto& [impl, given] : given_) {
+      if (!is_unset(given.tensor)) continue;
+      // Held by a dictionary and by `given` only: as in settle_unheld.
+      if (given.tensor.use_count() > 2) fail(given.what);
+      given.tensor.zero_();
     }
   }
 
@@ -203,7 +224,11 @@ class UnitMaterializer {
   const MaterializeOptions& options_;
   std::vector<NamedModule> modules_;
   SeededGenerators* generators_ = nullptr;
-  std::vector<std::pair<std::string, at::Tensor>> given_;
+  struct Given {
+    std::string what;
+    at::Tensor tensor;
+  };
+  std::unordered_map<c10::TensorImpl*, Given> given_;
   std::unordered_set<torch::nn::Module*> plain_;
 };
 

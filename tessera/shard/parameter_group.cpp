@@ -193,8 +193,13 @@ int64_t ParameterGroup::full_bytes() const {
 }
 
 size_t ParameterGroup::num_trainable() const {
-  return std::count_if(shards_.begin(), shards_.end(),
-                       [](const auto& shard) { return shard.requires_grad(); });
+  size_t count = 0;
+  for (size_t i = 0; i < shards_.size(); ++i) {
+    // A parameter whose full tensor is gone (its member was tied to another)
+    // gets no gradient any more.
+    if (trainable(i) && !full_[i].expired()) ++count;
+  }
+  return count;
 }
 
 // Gather ------------------------------------------------------------------

@@ -65,6 +65,7 @@ void Unit::install_hooks() {
   for (size_t g = 0; g < groups_.size(); ++g) {
     for (size_t i = 0; i < groups_[g]->size(); ++i) {
       const at::Tensor full = groups_[g]->full(i);
+      if (!full.defined()) continue;  // registered, but no member holds it
       auto& slot = torch::autograd::impl::post_acc_grad_hooks(full);
       slot = std::make_unique<GradientHook>(shared_from_this(), g, i,
                                             std::move(slot));

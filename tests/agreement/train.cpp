@@ -1,0 +1,227 @@
+#include "tests/agreement/train.h"
+
+#include <mutex>
+
+#include "tessera/mesh/device_mesh.h"
+#include "tessera/module/on_meta.h"
+#include "tessera/optim/adamw.h"
+#include "tessera/optim/clip_grad_norm.h"
+#include "tessera/shard/context.h"
+#include "tessera/shard/find_units.h"
+#include "tessera/shard/full_parameters.h"
+#include "tessera/shard/fully_shard.h"
+#include "tessera/shard/materialize.h"
+
+namespace agreement {
+
+using tessera::FullyShardOptions;
+using tessera::World;
+
+namespace {
+
+constexpr int64_t kBatch = 12;  // divides by 1, 2, 3 and 4 ranks
+constexpr uint64_t kSeed = 5;
+
+std::shared_ptr<Model> build(const Job& job) {
+  if (job.build == Build::meta) {
+    return tessera::on_meta([&] { return job.model.make(); });
+  }
+  // The random state is the process's, and ranks are threads.
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  torch::manual_seed(kSeed);
+  return job.model.make();
+}
+
+// LibTorch's parameters() lists a tied parameter once for each owner, and its
+// optimizers would step it as often.
+std::vector<Tensor> distinct_parameters(Model& model) {
+  std::vector<Tensor> distinct;
+  for (const Tensor& parameter : model.parameters()) {
+    const auto same = [&](const Tensor& t) { return t.is_same(parameter); };
+    if (std::none_of(distinct.begin(), distinct.end(), same)) {
+      distinct.push_back(parameter);
+    }
+  }
+  return distinct;
+}
+
+std::unique_ptr<torch::optim::Optimizer> make_optimizer(const Job& job,
+                                                        Model& model) {
+  const auto parameters = distinct_parameters(model);
+  const auto options = torch::optim::AdamWOptions(1e-2).weight_decay(0.1);
+  switch (job.optimizer) {
+    case Optimizer::sgd:
+      return std::make_unique<torch::optim::SGD>(parameters, 0.1);
+    case Optimizer::adamw:
+      return std::make_unique<torch::optim::AdamW>(parameters, options);
+    case Optimizer::fused_adamw:
+      return std::make_unique<tessera::AdamW>(parameters, options);
+  }
+  return nullptr;
+}
+
+// Micro-batches of one step, this rank's rows of each.
+class Data {
+ public:
+  Data(int rank, int ranks)
+      : rank_(rank), ranks_(ranks), random_(at::detail::createCPUGenerator(9)) {}
+
+  std::pair<Tensor, Tensor> next() {
+    const Tensor tokens = torch::randint(kVocab, {kBatch, kSeq + 1}, random_,
+                                         torch::kLong);
+    const Tensor mine =
+        tokens.narrow(0, rank_ * kBatch / ranks_, kBatch / ranks_);
+    return {mine.narrow(1, 0, kSeq), mine.narrow(1, 1, kSeq)};
+  }
+
+ private:
+  int rank_;
+  int ranks_;
+  at::Generator random_;
+};
+
+Tensor loss_of(const Job& job, Model& model, Data& data) {
+  const auto [input, target] = data.next();
+  const Tensor logits = model.forward(input).reshape({-1, kVocab});
+  return nn::functional::cross_entropy(logits.to(torch::kFloat),
+                                       target.reshape({-1})) /
+         job.accumulate;
+}
+
+void record_weights(Model& model, Outcome& outcome) {
+  for (const auto& item : model.named_parameters()) {
+    outcome.weights[item.key()] = item.value().detach().clone();
+  }
+}
+
+double mean_over_ranks(const World& world, const std::string& key,
+                       double value) {
+  double sum = 0;
+  std::ostringstream text;
+  text.precision(17);
+  text << value;
+  for (const std::string& one : world.exchange(key, text.str())) {
+    sum += std::stod(one);
+  }
+  return sum / world.size();
+}
+
+// Bytes of full parameters gathered right now.
+int64_t gathered_bytes(Model& model) {
+  int64_t bytes = 0;
+  for (const auto& unit : tessera::units_below(model)) {
+    if (unit->gathered()) bytes += unit->full_bytes();
+  }
+  return bytes;
+}
+
+// Sees the gathered bytes whenever a gradient arrives at a block's input.
+struct Watch {
+  Model* model;
+  int64_t* peak;
+  void operator()() const { *peak = std::max(*peak, gathered_bytes(*model)); }
+};
+
+void shard(const Job& job, Model& model, const World& world) {
+  FullyShardOptions options{.mesh = tessera::init_device_mesh(world),
+                            .reshard_after_forward = job.reshard,
+                            .debug = tessera::Debug::poison_memory};
+  if (job.param_dtype) {
+    options.mp_policy = {.param_dtype = job.param_dtype,
+                         .reduce_dtype = torch::kFloat};
+  }
+  if (job.spread == Spread::replicate) {
+    tessera::replicate(model, options);
+    return;
+  }
+  for (nn::Module* unit : model.units()) tessera::fully_shard(*unit, options);
+  tessera::fully_shard(model, options);
+}
+
+void report_units(Model& model, Outcome& outcome) {
+  for (const auto& unit : tessera::units_below(model)) {
+    const bool is_root = unit->parent() == nullptr;
+    outcome.units.push_back({unit->name(), is_root, unit->trainable(),
+                             unit->counts().gathers, unit->counts().reduces});
+    auto& bytes = is_root ? outcome.root_bytes : outcome.largest_unit_bytes;
+    bytes = std::max(bytes, unit->full_bytes());
+  }
+  outcome.bytes_after = gathered_bytes(model);
+}
+
+}  // namespace
+
+std::string Job::describe() const {
+  const char* const optimizers[] = {"sgd", "adamw", "fused_adamw"};
+  const char* const reshards[] = {"automatic", "always", "never"};
+  return tessera::str(model.name, ", ", optimizers[static_cast<int>(optimizer)],
+                      ", reshard ", reshards[static_cast<int>(reshard)],
+                      build == Build::meta ? ", meta" : "",
+                      spread == Spread::replicate ? ", replicate" : "",
+                      ", accumulate ", accumulate);
+}
+
+Outcome train_plain(const Job& job) {
+  const auto model = build(job);
+  if (job.build == Build::meta) tessera::materialize(*model, {.seed = kSeed});
+  const auto optimizer = make_optimizer(job, *model);
+  Data data(0, 1);
+  Outcome outcome;
+  for (int step = 0; step < job.steps; ++step) {
+    double loss = 0;
+    for (int micro = 0; micro < job.accumulate; ++micro) {
+      const Tensor one = loss_of(job, *model, data);
+      one.backward();
+      loss += one.item<double>();
+    }
+    outcome.losses.push_back(loss);
+    if (job.clip) {
+      outcome.norms.push_back(
+          nn::utils::clip_grad_norm_(distinct_parameters(*model), *job.clip));
+    }
+    optimizer->step();
+    optimizer->zero_grad();
+  }
+  record_weights(*model, outcome);
+  return outcome;
+}
+
+Outcome train_sharded(const Job& job, const World& world) {
+  const auto model = build(job);
+  shard(job, *model, world);
+  if (job.build == Build::meta) tessera::materialize(*model, {.seed = kSeed});
+  const auto optimizer = make_optimizer(job, *model);
+  Data data(world.rank(), world.size());
+  Outcome outcome;
+  for (int step = 0; step < job.steps; ++step) {
+    for (const auto& unit : tessera::units_below(*model)) unit->reset_counts();
+    outcome.peak_backward_bytes = 0;
+    double loss = 0;
+    for (int micro = 0; micro < job.accumulate; ++micro) {
+      const bool last = micro + 1 == job.accumulate;
+      tessera::set_requires_gradient_sync(
+          *model, last ? tessera::Sync::on : tessera::Sync::off);
+      const Tensor one = loss_of(job, *model, data);
+      const Watch watch{model.get(), &outcome.peak_backward_bytes};
+      one.register_hook([watch](const Tensor&) { watch(); });
+      one.backward();
+      loss += one.item<double>();
+    }
+    outcome.losses.push_back(
+        mean_over_ranks(world, tessera::str("loss ", step), loss));
+    if (job.clip) {
+      outcome.norms.push_back(
+          tessera::clip_grad_norm_(model->parameters(), *job.clip)
+              .item<double>());
+    }
+    optimizer->step();
+    optimizer->zero_grad();
+  }
+  report_units(*model, outcome);
+  tessera::FullParameters whole(*model, tessera::Write::discard);
+  if (world.rank() == 0) record_weights(*model, outcome);
+  return outcome;
+}
+
+}  // namespace agreement
