@@ -10,7 +10,7 @@ HEADER = "#pragma once\n"
 
 
 def run(files):
-    """The exit status and the lines that the tool prints for a tree of files."""
+    """The exit status and the lines that the tool prints for these files."""
     with tempfile.TemporaryDirectory() as folder:
         for name, text in files.items():
             path = pathlib.Path(folder) / name
@@ -139,6 +139,25 @@ class CheckLayers(unittest.TestCase):
         self.assert_breaks(
             {name: entry, "tessera/base/a.cpp": function_of(10)},
             f"{name}:1: size: function tessera/base/a.cpp needs no exception")
+
+    def test_shrink_lowers_and_drops_exceptions_but_raises_none(self):
+        with tempfile.TemporaryDirectory() as folder:
+            root = pathlib.Path(folder)
+            (root / "tools").mkdir()
+            (root / "cli").mkdir()
+            for name, size in (("a", 65), ("b", 10), ("c", 80)):
+                (root / f"cli/{name}.cpp").write_text(function_of(size))
+            list_file = root / "tools/size_exceptions.txt"
+            list_file.write_text("# why\n" + "".join(
+                f"function cli/{name}.cpp 70 a table\n" for name in "abc"))
+            done = subprocess.run([TOOL, "--root", folder, "--shrink"],
+                                  capture_output=True, text=True, timeout=60)
+            self.assertEqual(list_file.read_text(),
+                             "# why\nfunction cli/a.cpp 65 a table\n"
+                             "function cli/c.cpp 70 a table\n")
+        self.assertEqual(done.stdout, "cli/c.cpp:1: size: function of 80 "
+                         "lines, 70 at most\n")
+        self.assertEqual(done.returncode, 1)
 
     def test_an_exception_gives_its_reason(self):
         self.assert_breaks(
