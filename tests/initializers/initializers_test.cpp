@@ -8,6 +8,7 @@
 #include <limits>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace tessera {
@@ -29,13 +30,10 @@ Case make_case(std::string name, Args... args) {
           }};
 }
 
-// Modules whose constructors draw once, children before their own parameters.
-std::vector<Case> exact_cases() {
+std::vector<Case> layer_cases() {
   using BatchNorm = nn::BatchNormOptions;
-  using Attention = nn::MultiheadAttentionOptions;
   const auto embedding = nn::EmbeddingOptions(9, 5);
   const auto bag = nn::EmbeddingBagOptions(9, 5);
-  const auto lstm = nn::LSTMOptions(5, 6).num_layers(2).bidirectional(true);
   return {
       make_case<nn::Linear>("Linear", 7, 5),
       make_case<nn::Linear>("LinearNoBias",
@@ -70,6 +68,13 @@ std::vector<Case> exact_cases() {
           nn::InstanceNormOptions(5).track_running_stats(true)),
       make_case<nn::LayerNorm>("LayerNorm", nn::LayerNormOptions({3, 4})),
       make_case<nn::GroupNorm>("GroupNorm", nn::GroupNormOptions(2, 6)),
+  };
+}
+
+std::vector<Case> recurrent_and_composed_cases() {
+  using Attention = nn::MultiheadAttentionOptions;
+  const auto lstm = nn::LSTMOptions(5, 6).num_layers(2).bidirectional(true);
+  return {
       make_case<nn::RNN>("RNN", nn::RNNOptions(5, 6).num_layers(2)),
       make_case<nn::LSTM>("LSTM", lstm),
       make_case<nn::LSTM>("LSTMProjection", nn::LSTMOptions(5, 6).proj_size(3)),
@@ -95,6 +100,15 @@ std::vector<Case> exact_cases() {
          return sequential.ptr();
        }},
   };
+}
+
+// Modules whose constructors draw once, children before their own parameters.
+std::vector<Case> exact_cases() {
+  std::vector<Case> cases = layer_cases();
+  for (Case& test : recurrent_and_composed_cases()) {
+    cases.push_back(std::move(test));
+  }
+  return cases;
 }
 
 // Modules whose constructors draw a parameter twice, copy one layer to all, or
