@@ -53,12 +53,16 @@ bool ShardContext::in_backward() {
 
 void ShardContext::enter(Unit& unit, const OperatorUse& use) {
   const auto me = std::this_thread::get_id();
-  require<InvalidState>(running_ == 0 || thread_.load() == me, [&] {
-    return str(use.name, " on a second thread reads parameters of unit '",
-               unit.name(), "' while another thread is running operators of the "
-               "same sharded model. Use it from one thread at a time.");
-  });
-  thread_ = me;
+  std::thread::id running_thread{};  // none
+  require<InvalidState>(
+      thread_.load() == me ||
+          thread_.compare_exchange_strong(running_thread, me),
+      [&] {
+        return str(use.name, " on a second thread reads parameters of unit '",
+                   unit.name(),
+                   "' while another thread is running operators of the "
+                   "same sharded model. Use it from one thread at a time.");
+      });
   ++running_;
   try {
     if (in_backward()) {
@@ -67,17 +71,20 @@ void ShardContext::enter(Unit& unit, const OperatorUse& use) {
       touch_forward(unit, use);
     }
   } catch (...) {
-    --running_;
+    leave();
     throw;
   }
 }
 
-void ShardContext::leave() noexcept { --running_; }
+void ShardContext::leave() noexcept {
+  if (--running_ == 0) thread_ = std::thread::id{};
+}
 
 void ShardContext::touch_forward(Unit& unit, const OperatorUse& use) {
   require<InvalidState>(
       !unit.options().mp_policy.output_dtype || unit.calls_under_way > 0, [&] {
-        return str("unit '", unit.name(), "' has an output_dtype, which acts at "
+        return str("unit '", unit.name(),
+                   "' has an output_dtype, which acts at "
                    "the module's boundary: call it as call(module, inputs...) "
                    "instead of module->forward(inputs...).");
       });
@@ -116,7 +123,8 @@ void ShardContext::touch_forward(Unit& unit, const OperatorUse& use) {
 void ShardContext::touch_backward(Unit& unit, const OperatorUse& use) {
   ensure_backward();
   require<InvalidState>(!unit.written_since_gather(), [&] {
-    return str("a parameter of unit '", unit.name(), "' was written between the "
+    return str("a parameter of unit '", unit.name(),
+               "' was written between the "
                "forward pass and this backward pass (optimizer step, load, "
                "in-place write): its gradients would mix old activations with "
                "new weights. Run forward again.");
@@ -133,8 +141,8 @@ void ShardContext::touch_backward(Unit& unit, const OperatorUse& use) {
   unit.gather("backward", use.name);
 }
 
-// Units that await no (more) gradient are freed when backward goes on to another
-// unit.
+// Units that await no (more) gradient are freed when backward goes on to
+// another unit.
 void ShardContext::release_others(Unit& unit, const OperatorUse& use) {
   if (backward_unit_ == &unit) return;
   backward_unit_ = &unit;
@@ -260,11 +268,10 @@ void ShardContext::abandon_backward() noexcept {
   strays_.clear();
   backward_unit_ = nullptr;
   backward_running_ = false;
-  running_ = 0;
 }
 
-// One small sum over ranks: each rank's hash of all collectives so far in a slot
-// of its own, then for each parameter how many ranks had a gradient.
+// One small sum over ranks: each rank's hash of all collectives so far in a
+// slot of its own, then for each parameter how many ranks had a gradient.
 std::vector<std::vector<std::vector<bool>>> ShardContext::agree_on_gradients() {
   gathers_since_check_ = 0;
   std::vector<std::vector<std::vector<bool>>> had;
@@ -309,12 +316,12 @@ void ShardContext::check_hashes(const int64_t* hashes) {
   for (int rank = 0; rank < ranks; ++rank) {
     table += str("\n  rank ", rank, ": ", positions[rank]);
   }
-  throw CommError(
-      str("the ranks have issued different collectives since the last check: "
-          "blocks of different units may have been mixed. A parameter was read "
-          "on some ranks only (a print, a norm or a branch on one rank), or the "
-          "ranks run different models. The last collective of each rank:",
-          table));
+  throw CommError(str(
+      "the ranks have issued different collectives since the last check: "
+      "blocks of different units may have been mixed. A parameter was read "
+      "on some ranks only (a print, a norm or a branch on one rank), or the "
+      "ranks run different models. The last collective of each rank:",
+      table));
 }
 
 }  // namespace tessera

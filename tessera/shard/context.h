@@ -81,8 +81,10 @@ class ShardContext : public std::enable_shared_from_this<ShardContext> {
   bool backward_running_ = false;
   int64_t num_first_gathers_ = 0;
   int64_t gathers_since_check_ = 0;
-  std::atomic<int> running_{0};
+  // The thread that runs operators of the tree, or none, and how many are under
+  // way there, one inside another.
   std::atomic<std::thread::id> thread_{};
+  int running_ = 0;
 };
 
 }  // namespace tessera

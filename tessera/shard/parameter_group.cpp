@@ -488,9 +488,13 @@ void ParameterGroup::finish_reduce(const std::vector<bool>& had_gradient) {
 
 void ParameterGroup::give_gradients(const at::Tensor& output,
                                     const std::vector<bool>& had_gradient) {
+  const at::Tensor reduced = [&] {
+    Below below;
+    divide(output);
+    return output.to(options_.master_dtype);
+  }();
+  run_shard_pre_hooks(reduced, had_gradient);
   Below below;
-  divide(output);
-  const at::Tensor reduced = output.to(options_.master_dtype);
   at::Tensor flat = master_->grad();
   if (flat.defined()) {
     add_to_flat_grad(flat, reduced);
@@ -500,6 +504,40 @@ void ParameterGroup::give_gradients(const at::Tensor& output,
   for (size_t i = 0; i < shards_.size(); ++i) {
     if (had_gradient[i] && trainable(i)) give_gradient(i, flat, reduced);
   }
+}
+
+// What `register_hook` set on a shard, which is not in the autograd graph: sees
+// this rank's part of the reduced gradient (a copy, guarded like the shard) and
+// may replace it.
+void ParameterGroup::run_shard_pre_hooks(
+    const at::Tensor& reduced, const std::vector<bool>& had_gradient) {
+  for (size_t i = 0; i < shards_.size(); ++i) {
+    auto& hooks = torch::autograd::impl::hooks(shards_[i]);
+    if (hooks.empty() || !had_gradient[i] || !trainable(i)) continue;
+    const at::Tensor piece =
+        reduced.narrow(0, pieces_[i].shard_offset, pieces_[i].numel)
+            .view(shard_sizes(pieces_[i], sizes_[i]));
+    std::vector<at::Tensor> grads = {guarded_copy(i, piece)};
+    for (const auto& hook : hooks) grads = (*hook)(grads);
+    Below below;
+    piece.copy_(grads[0]);
+  }
+}
+
+at::Tensor ParameterGroup::guarded_copy(size_t i,
+                                        const at::Tensor& piece) const {
+  Below below;
+  auto guard = std::make_shared<ShardGuard>("gradient of the shard");
+  guard->set_names({{0, piece.numel(), name(i)}});
+  auto* allocator = c10::GetAllocator(lanes_->device.type());
+  auto storage = c10::make_intrusive<GatedStorage>(
+      piece.nbytes(), allocator->allocate(piece.nbytes()), allocator, nullptr,
+      guard);
+  at::Tensor copy =
+      tensor_over(storage.get(), piece.scalar_type(), 0, piece.sizes());
+  copy.copy_(piece);
+  add_gate_key(copy);
+  return copy;
 }
 
 // Shards are not in the autograd graph: their post-accumulate hooks (an

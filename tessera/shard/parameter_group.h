@@ -175,6 +175,9 @@ class ParameterGroup {
   [[nodiscard]] at::Tensor new_flat_grad(const at::Tensor& input) const;
   void give_gradients(const at::Tensor& output,
                       const std::vector<bool>& had_gradient);
+  void run_shard_pre_hooks(const at::Tensor& reduced,
+                           const std::vector<bool>& had_gradient);
+  [[nodiscard]] at::Tensor guarded_copy(size_t i, const at::Tensor& piece) const;
   void run_shard_hooks(const std::vector<bool>& had_gradient);
   [[nodiscard]] at::Tensor take_as_flat_grad(const at::Tensor& reduced);
   void add_to_flat_grad(const at::Tensor& flat, const at::Tensor& reduced);
