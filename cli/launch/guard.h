@@ -23,7 +23,7 @@ class Guard {
   Guard();
   Guard(const Guard&) = delete;
   Guard& operator=(const Guard&) = delete;
-  /// Lets the guard end, and reaps it.
+  /// Lets the guard kill the groups not forgotten and end, and reaps it.
   ~Guard();
 
   /// Where a rank announces itself by add_to_guard; closed on exec.

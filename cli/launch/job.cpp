@@ -132,13 +132,9 @@ void Job::wait_for_events() {
   supervisor_.enforce_deadlines();
 }
 
+// An error on the way leaves through ~Guard, which kills the ranks started.
 int Job::run() {
-  try {
-    start_ranks();
-  } catch (...) {
-    supervisor_.kill_and_reap();
-    throw;
-  }
+  start_ranks();
   while (!supervisor_.all_gone()) wait_for_events();
   relay_.finish();
   supervisor_.report();

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <csignal>
 
 #include "cli/launch/guard.h"
@@ -161,15 +160,6 @@ void Supervisor::enforce_deadlines() {
                " did not end within ", seconds_text(kill_after_), "; killing ",
                rank.running() ? "it." : "them."));
       rank.kill(Clock::now() + kKillTakesEffect);
-    }
-  }
-}
-
-void Supervisor::kill_and_reap() {
-  send_to_all(SIGKILL);
-  for (const RankProcess& rank : ranks_) {
-    while (rank.running() && ::waitpid(rank.process(), nullptr, 0) < 0 &&
-           errno == EINTR) {
     }
   }
 }

@@ -37,8 +37,6 @@ class Supervisor {
   void reap();
   /// Kills what is past its deadline.
   void enforce_deadlines();
-  /// Kills all ranks and waits for them; for a start that failed half-way.
-  void kill_and_reap();
 
   /// Until when the job may sleep, in milliseconds for poll; -1: for ever.
   [[nodiscard]] int milliseconds_to_next_deadline() const;

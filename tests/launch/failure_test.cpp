@@ -115,7 +115,7 @@ INSTANTIATE_TEST_SUITE_P(
                    "no option '--tagg'"},
         BadCommand{{"run", "-n", "2", "--kill-after", "-1", "--", "true"},
                    2,
-                   "--kill-after is -1"},
+                   "--kill-after is -1; give seconds"},
         BadCommand{{"version", "--", "x"}, 2, "takes nothing after --"},
         BadCommand{{"run", "-n", "2", "--", "no_such_command"},
                    127,

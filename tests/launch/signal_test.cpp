@@ -66,6 +66,8 @@ TEST(RunSignals, PassesUserSignalsOnAndRunsOn) {
   EXPECT_EQ(program.wait_for_lines(4), "ready\nready\none\none\n");
   program.send(SIGUSR2);
   EXPECT_EQ(program.wait(), 0);
+  EXPECT_EQ(program.error().find("SIGUSR"), std::string::npos)
+      << program.error();  // nobody was asked to end
 }
 
 TEST(RunSignals, KillsAtOnceOnASecondInterrupt) {
@@ -95,6 +97,8 @@ TEST(RunSignals, LeavesASignalIgnoredThatWasIgnoredAtTheStart) {
   program.send(SIGHUP);
   program.send(SIGUSR1);
   EXPECT_EQ(program.wait(), 0);
+  EXPECT_EQ(program.error().find("SIGHUP"), std::string::npos)
+      << program.error();
 }
 
 TEST(RunSignals, StopsAndContinuesTheRanksWithTheLauncher) {

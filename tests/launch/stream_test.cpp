@@ -1,10 +1,14 @@
 // What ranks read and write, the words of the command, and the port.
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 
+#include <csignal>
 #include <map>
 #include <memory>
 #include <sstream>
 
+#include "cli/launch/file_descriptor.h"
 #include "tests/launch/running_program.h"
 
 namespace tessera::launch {
@@ -71,6 +75,25 @@ TEST(RunOutput, EndsTheRanksWhenNobodyReadsIt) {
   EXPECT_EQ(program.wait(), 0);
   EXPECT_NE(program.output().find("\n141\n"), std::string::npos)
       << program.output();  // 128 + SIGPIPE
+}
+
+// Asks for the port as somebody would who knows nothing of the job.
+bool port_is_free(int port) {
+  const FileDescriptor socket(::socket(AF_INET, SOCK_STREAM, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  return ::bind(socket.get(), reinterpret_cast<sockaddr*>(&address),
+                sizeof(address)) == 0;
+}
+
+TEST(RunPort, BelongsToTheJobUntilItsEndEvenWhenNoRankListens) {
+  RunningProgram program(run_script(1, "echo $MASTER_PORT; exec sleep 1000"));
+  const int port = numbers(program.wait_for_lines(1)).at(0);
+  EXPECT_FALSE(port_is_free(port));
+  program.send(SIGTERM);
+  EXPECT_EQ(program.wait(), 143);
+  EXPECT_TRUE(port_is_free(port));
 }
 
 TEST(RunPort, IsNeverSharedByTwentyJobsAtOnce) {
