@@ -83,15 +83,16 @@ class Data {
 
 Tensor loss_of(const Job& job, Model& model, Data& data) {
   const auto [input, target] = data.next();
-  const Tensor logits = model.forward(input).reshape({-1, kVocab});
-  return nn::functional::cross_entropy(logits.to(torch::kFloat),
-                                       target.reshape({-1})) /
+  const Tensor logits = model.forward(input.to(job.device));
+  return nn::functional::cross_entropy(
+             logits.reshape({-1, kVocab}).to(torch::kFloat),
+             target.reshape({-1}).to(job.device)) /
          job.accumulate;
 }
 
 void record_weights(Model& model, Outcome& outcome) {
   for (const auto& item : model.named_parameters()) {
-    outcome.weights[item.key()] = item.value().detach().clone();
+    outcome.weights[item.key()] = item.value().detach().cpu().clone();
   }
 }
 
@@ -164,7 +165,11 @@ std::string Job::describe() const {
 
 Outcome train_plain(const Job& job) {
   const auto model = build(job);
-  if (job.build == Build::meta) tessera::materialize(*model, {.seed = kSeed});
+  if (job.build == Build::meta) {
+    tessera::materialize(*model, {.seed = kSeed, .device = job.device});
+  } else {
+    model->to(job.device);
+  }
   const auto optimizer = make_optimizer(job, *model);
   Data data(0, 1);
   Outcome outcome;

@@ -28,6 +28,7 @@ struct Job {
   int steps = 4;
   std::optional<double> clip = {};
   std::optional<c10::ScalarType> param_dtype = {};
+  c10::Device device = c10::kCPU;
 
   [[nodiscard]] std::string describe() const;
 };

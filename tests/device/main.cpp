@@ -1,0 +1,94 @@
+// Trains every model of the agreement suite sharded over the ranks of this job,
+// on their devices, and compares with the same training on this rank's device
+// alone. Prints a line per job; exits with 1 when any differs.
+#include <cmath>
+#include <cstdio>
+
+#include "tests/agreement/train.h"
+
+namespace {
+
+using namespace agreement;
+
+double worst_loss_difference(const Outcome& got, const Outcome& expected) {
+  double worst = 0;
+  for (size_t i = 0; i < expected.losses.size(); ++i) {
+    const double difference = std::abs(got.losses[i] - expected.losses[i]);
+    worst = std::max(worst, difference / expected.losses[i]);
+  }
+  return worst;
+}
+
+double worst_weight_difference(const Outcome& got, const Outcome& expected) {
+  double worst = 0;
+  for (const auto& [name, weight] : expected.weights) {
+    const Tensor difference = (got.weights.at(name) - weight).abs();
+    // NaN must not hide behind a comparison.
+    worst = difference.isnan().any().item<bool>()
+                ? INFINITY
+                : std::max(worst, difference.max().item<double>());
+  }
+  return worst;
+}
+
+std::vector<Job> jobs(c10::Device device) {
+  std::vector<Job> all;
+  for (const NamedModel& model : all_models()) {
+    const Job job{.model = model, .device = device};
+    all.push_back(job);
+    for (const auto reshard :
+         {tessera::Reshard::always, tessera::Reshard::never}) {
+      all.push_back(job);
+      all.back().reshard = reshard;
+      all.back().accumulate = 3;
+    }
+    all.push_back(job);
+    all.back().build = Build::meta;
+    all.push_back(job);
+    all.back().spread = Spread::replicate;
+    all.push_back(job);
+    all.back().clip = 0.1;
+    for (const auto optimizer : {Optimizer::adamw, Optimizer::fused_adamw}) {
+      all.push_back(job);
+      all.back().optimizer = optimizer;
+    }
+    all.push_back(job);
+    all.back().param_dtype = torch::kBFloat16;
+  }
+  return all;
+}
+
+// Tolerances as in agreement_test.cpp; atomic adds on CUDA reorder the sums of
+// embedding gradients on top.
+bool agrees(const Job& job, double loss, double weight) {
+  if (job.param_dtype) return loss < 0.02 && weight < 0.05;
+  if (job.optimizer != Optimizer::sgd) return loss < 2e-5 && weight < 1e-3;
+  return loss < 5e-6 && weight < 5e-6;
+}
+
+}  // namespace
+
+int main() {
+  const tessera::World world = tessera::init_distributed();
+  int failures = 0;
+  for (const Job& job : jobs(world.device())) {
+    Job plain = job;
+    plain.param_dtype = {};
+    const Outcome expected = train_plain(plain);
+    const Outcome got = train_sharded(job, world);
+    if (world.rank() != 0) continue;
+    const double loss = worst_loss_difference(got, expected);
+    const double weight = worst_weight_difference(got, expected);
+    const bool good = agrees(job, loss, weight);
+    failures += good ? 0 : 1;
+    std::printf("%s %s%s: losses %.1e, weights %.1e\n", good ? "ok" : "FAILED",
+                job.describe().c_str(), job.param_dtype ? ", bf16" : "", loss,
+                weight);
+  }
+  if (world.rank() == 0) {
+    std::printf("%d of the jobs differ, %d ranks on %s\n", failures,
+                world.size(), world.device().str().c_str());
+  }
+  world.barrier();
+  return failures == 0 ? 0 : 1;
+}
