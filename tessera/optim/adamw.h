@@ -52,13 +52,13 @@ class AdamW : public torch::optim::Optimizer {
                  torch::optim::AdamWOptions defaults = {});
   ~AdamW() override;
 
-  /// Updates every parameter that has a gradient.
+  /// Updates every parameter that has a gradient; one that is listed several
+  /// times (tied) once, by the options of the first place.
   ///
   /// Returns: what `closure` returns; it is called first, with gradients on.
   /// Errors:  Unsupported for sparse gradients and complex parameters,
-  ///          InvalidArgument for a parameter that stands in two places,
-  ///          InvalidState for one whose sizes, dtype or device changed. No
-  ///          parameter is changed then.
+  ///          InvalidState for a parameter whose sizes, strides, dtype or device
+  ///          changed since its first step. No parameter is changed then.
   at::Tensor step(LossClosure closure = nullptr) override;
 
   /// The moments share memory with this optimizer, for reading and writing; the
