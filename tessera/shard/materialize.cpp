@@ -187,9 +187,23 @@ class UnitMaterializer {
     return others;
   }
 
+  // Nearest first.
+  std::vector<torch::nn::Module*> ancestors_of(const NamedModule& named) const {
+    std::vector<torch::nn::Module*> ancestors;
+    for (const NamedModule& other : modules_) {  // children first
+      const bool is_above =
+          other.name.empty() ? !named.name.empty()
+                             : named.name.starts_with(other.name + ".");
+      if (is_above) ancestors.push_back(other.module);
+    }
+    return ancestors;
+  }
+
   void initialize(const NamedModule& named) {
     generators_->seed(seed_for(options_.seed, named.name));
-    (void)initialize_module(*named.module);
+    // Not the modules below, which may lie in units that are freed now: what
+    // this one's constructor does to them is done when their turn comes.
+    (void)initialize_module(*named.module, ancestors_of(named));
     if (options_.init) options_.init(*named.module, named.name);
   }
 
