@@ -57,8 +57,9 @@ class AdamW : public torch::optim::Optimizer {
   ///
   /// Returns: what `closure` returns; it is called first, with gradients on.
   /// Errors:  Unsupported for sparse gradients and complex parameters,
-  ///          InvalidState for a parameter whose sizes, strides, dtype or device
-  ///          changed since its first step. No parameter is changed then.
+  ///          InvalidState for a parameter whose sizes, strides, dtype or
+  ///          device changed since its first step. No parameter is changed
+  ///          then.
   at::Tensor step(LossClosure closure = nullptr) override;
 
   /// The moments share memory with this optimizer, for reading and writing; the
