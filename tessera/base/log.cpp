@@ -34,26 +34,6 @@ std::optional<int>& thread_rank() {
   return rank;
 }
 
-LogLevel parse_level(std::string_view text) {
-  for (size_t i = 0; i < kLevelNames.size(); ++i) {
-    if (text == kLevelNames[i]) return static_cast<LogLevel>(i);
-  }
-  throw InvalidArgument(str("environment: TESSERA_LOG_LEVEL is '", text,
-                            "'; set it to debug, info, warning or error."));
-}
-
-LogLevel lowest_level() {
-  static const LogLevel level =
-      parse_level(environment::log_level().value_or("info"));
-  return level;
-}
-
-std::string with_prefix(LogLevel level, std::string_view line) {
-  const std::optional<int> rank = log_rank();
-  return str("[tessera", rank ? str(" rank ", *rank) : "", "] ",
-             kLevelNames[static_cast<size_t>(level)], ": ", line, "\n");
-}
-
 // One write call, so that the lines of several processes do not mix.
 void write_whole(std::string_view text) {
   while (!text.empty()) {
@@ -61,6 +41,28 @@ void write_whole(std::string_view text) {
     if (written <= 0) return;
     text.remove_prefix(static_cast<size_t>(written));
   }
+}
+
+LogLevel find_level() {
+  const std::string text = environment::log_level().value_or("info");
+  for (size_t i = 0; i < kLevelNames.size(); ++i) {
+    if (text == kLevelNames[i]) return static_cast<LogLevel>(i);
+  }
+  write_whole(str("[tessera] warning: TESSERA_LOG_LEVEL is '", text,
+                  "', so info is taken; set it to debug, info, warning or ",
+                  "error.\n"));
+  return LogLevel::info;
+}
+
+LogLevel lowest_level() {
+  static const LogLevel level = find_level();
+  return level;
+}
+
+std::string with_prefix(LogLevel level, std::string_view line) {
+  const std::optional<int> rank = log_rank();
+  return str("[tessera", rank ? str(" rank ", *rank) : "", "] ",
+             kLevelNames[static_cast<size_t>(level)], ": ", line, "\n");
 }
 
 }  // namespace

@@ -10,15 +10,17 @@ namespace tessera {
 struct CollectiveEntry {
   uint64_t sequence = 0;  // counts from 1; 0: none yet
   std::string communicator;
-  std::string kind;  // "all_gather", "reduce_scatter", ...
+  int64_t index = 0;  // the n-th on this communicator, from 1
+  std::string kind;   // "all_gather", "reduce_scatter", ...
   std::string unit;
   std::string phase;
   std::string op;
   int64_t numel = 0;
   std::string dtype;  // "Float", "BFloat16", ..., "" for none
   int64_t num_bytes = 0;
+  bool waited = false;  // this rank stands in its wait
   bool finished = false;
-  std::chrono::steady_clock::time_point started;
+  std::chrono::steady_clock::time_point started;  // or its wait, once waited
 };
 
 }  // namespace tessera

@@ -24,6 +24,11 @@ CollectiveEntry make_entry(std::string_view communicator, std::string_view kind,
 
 uint64_t CollectiveLog::push(CollectiveEntry entry) {
   entry.sequence = ++sequence_;
+  auto count = counts_.find(entry.communicator);
+  if (count == counts_.end()) {
+    count = counts_.emplace(entry.communicator, 0).first;
+  }
+  entry.index = ++count->second;
   ring_[sequence_ % kKept] = std::move(entry);
   return sequence_;
 }
@@ -36,13 +41,16 @@ uint64_t CollectiveLog::enter(std::string_view communicator,
   entry.dtype = c10::toString(dtype);
   entry.num_bytes = numel * static_cast<int64_t>(c10::elementSize(dtype));
   const std::lock_guard lock(mutex_);
-  hash_ = FnvHash(hash_)
-              .add(communicator)
-              .add(kind)
-              .add(label.unit)
-              .add(numel)
-              .add(static_cast<int64_t>(dtype))
-              .value();
+  auto hash = hashes_.find(communicator);
+  if (hash == hashes_.end()) {
+    hash = hashes_.emplace(communicator, FnvHash::kStart).first;
+  }
+  hash->second = FnvHash(hash->second)
+                     .add(kind)
+                     .add(label.unit)
+                     .add(numel)
+                     .add(static_cast<int64_t>(dtype))
+                     .value();
   return push(std::move(entry));
 }
 
@@ -54,15 +62,29 @@ uint64_t CollectiveLog::enter_unhashed(std::string_view communicator,
   return push(std::move(entry));
 }
 
+void CollectiveLog::wait(uint64_t sequence) {
+  const std::lock_guard lock(mutex_);
+  CollectiveEntry& entry = ring_[sequence % kKept];
+  if (entry.sequence != sequence) return;
+  entry.waited = true;
+  entry.started = std::chrono::steady_clock::now();
+  waited_ = sequence;
+}
+
 void CollectiveLog::finish(uint64_t sequence) {
   const std::lock_guard lock(mutex_);
+  if (waited_ == sequence) waited_ = 0;
   CollectiveEntry& entry = ring_[sequence % kKept];
   if (entry.sequence == sequence) entry.finished = true;
 }
 
 uint64_t CollectiveLog::hash() const {
   const std::lock_guard lock(mutex_);
-  return hash_;
+  FnvHash all;
+  for (const auto& [communicator, hash] : hashes_) {
+    all.add(communicator).add(static_cast<int64_t>(hash));
+  }
+  return all.value();
 }
 
 CollectiveEntry CollectiveLog::last() const {
@@ -76,13 +98,22 @@ CollectiveEntry CollectiveLog::at(uint64_t sequence) const {
   return entry.sequence == sequence ? entry : CollectiveEntry{};
 }
 
+CollectiveEntry CollectiveLog::position() const {
+  const std::lock_guard lock(mutex_);
+  const CollectiveEntry& waited = ring_[waited_ % kKept];
+  const bool waits = waited_ > 0 && waited.sequence == waited_;
+  return waits ? waited : ring_[sequence_ % kKept];
+}
+
 std::string CollectiveLog::describe() const {
-  const CollectiveEntry entry = last();
+  const CollectiveEntry entry = position();
   if (entry.sequence == 0) return "no collective yet";
-  return str(entry.finished ? "finished " : "waiting in ", entry.kind, " #",
-             entry.sequence, " on ", entry.communicator, ", unit '", entry.unit,
-             "', ", entry.phase, ", ", entry.op, ", ", entry.num_bytes,
-             " bytes");
+  const char* state = entry.finished ? "finished "
+                      : entry.waited ? "waiting in "
+                                     : "after issuing ";
+  return str(state, entry.kind, " #", entry.sequence, " on ",
+             entry.communicator, ", unit '", entry.unit, "', ", entry.phase,
+             ", ", entry.op, ", ", entry.num_bytes, " bytes");
 }
 
 }  // namespace tessera

@@ -1,15 +1,19 @@
 // What this rank has asked of its peers, in order.
 //
-// One log per rank (all communicators of the rank write to it, for all
-// collectives of a rank have one host order). It keeps a rolling hash over
-// (communicator, kind, unit, numel, dtype), and the last entries for the
-// time-out table.
+// One log per rank; all communicators of the rank write to it. It keeps a rolling
+// hash over (kind, unit, numel, dtype) for each communicator, and the last entries
+// for the time-out table. The hashes are apart because only the order within a
+// communicator is the same on all ranks: where ranks use different parameters of
+// a unit, its gradients are complete, hence reduced, at another place among the
+// gathers.
 #pragma once
 
 #include <c10/core/ScalarType.h>
 
 #include <array>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <mutex>
 #include <string>
 #include <string_view>
@@ -33,15 +37,21 @@ class CollectiveLog {
   uint64_t enter_unhashed(std::string_view communicator, std::string_view kind,
                           const CallLabel& label);
 
+  /// From here to `finish` the rank does nothing but wait for this one.
+  void wait(uint64_t sequence);
   void finish(uint64_t sequence);
 
-  /// Hash of everything entered by `enter` so far.
+  /// Hash of everything entered by `enter` so far, in its order on each
+  /// communicator.
   [[nodiscard]] uint64_t hash() const;
   [[nodiscard]] CollectiveEntry last() const;
   /// Empty when it is not among the last 64.
   [[nodiscard]] CollectiveEntry at(uint64_t sequence) const;
 
-  /// Where this rank is, as one line for the table.
+  /// What this rank waits for; the last one when it waits for none.
+  [[nodiscard]] CollectiveEntry position() const;
+
+  /// Where this rank is, as one line for people.
   [[nodiscard]] std::string describe() const;
 
  private:
@@ -49,9 +59,11 @@ class CollectiveLog {
 
   mutable std::mutex mutex_;
   uint64_t sequence_ = 0;
-  uint64_t hash_ = FnvHash::kStart;
+  uint64_t waited_ = 0;  // 0: waits for none
+  std::map<std::string, uint64_t, std::less<>> hashes_;  // per communicator
   static constexpr size_t kKept = 64;
   std::array<CollectiveEntry, kKept> ring_;
+  std::map<std::string, int64_t, std::less<>> counts_;  // per communicator
 };
 
 }  // namespace tessera

@@ -50,6 +50,7 @@ class CpuCommunicator::Call final : public Pending::Impl {
 
   /// Ends the messages so far, and takes new ones.
   void complete_messages() {
+    world_->log.wait(sequence_);
     guarded([&] { transfer_->wait(world_->place.timeout); });
     const BelowAutograd below_autograd;
     for (const auto& finish : std::exchange(finishers_, {})) finish();
@@ -62,6 +63,7 @@ class CpuCommunicator::Call final : public Pending::Impl {
 
   void drain() noexcept override {
     try {
+      world_->log.wait(sequence_);
       transfer_->wait(world_->place.timeout);
       world_->log.finish(sequence_);
     } catch (const std::exception&) {

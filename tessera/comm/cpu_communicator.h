@@ -5,8 +5,9 @@
 //
 // c10d's Gloo backend gathers into a temporary and reduces by an all-reduce of
 // the whole buffer; here nothing is copied, W - 1 slots travel, and sums are
-// taken in rank order. The price is that one rank talks to all others at once:
-// right for the tens of ranks that CPU jobs have.
+// taken in rank order, of bfloat16 and half in float32 with one rounding (see
+// rank_order_sum.h); all_reduce too. The price is that one rank talks to all
+// others at once: right for the tens of ranks that CPU jobs have.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>

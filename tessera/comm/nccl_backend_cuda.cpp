@@ -1,3 +1,4 @@
+#include <ATen/Context.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
@@ -28,6 +29,8 @@ c10::Device choose_cuda_device(std::optional<int> local_rank, int world_size) {
   });
   const c10::Device device(c10::kCUDA, static_cast<c10::DeviceIndex>(index));
   c10::cuda::set_device(device.index());
+  // The allocator and NCCL's streams come before the first CUDA tensor here.
+  at::globalContext().lazyInitDevice(c10::kCUDA);
   return device;
 }
 

@@ -14,7 +14,7 @@ namespace tessera {
 namespace {
 
 constexpr char kSeparator = '\x1f';  // ASCII's own, in no name
-constexpr size_t kFields = 12;
+constexpr size_t kFields = 14;
 constexpr size_t kColumns = 8;
 using Row = std::array<std::string, kColumns>;
 
@@ -44,7 +44,7 @@ int64_t to_number(const std::string& text) {
 auto place_of(const RankPosition& position) {
   const CollectiveEntry& last = position.last;
   return std::tuple(last.sequence, last.communicator, last.kind, last.unit,
-                    last.numel, last.dtype, last.finished);
+                    last.numel, last.dtype, last.waited, last.finished);
 }
 
 std::vector<int> ranks_where(std::span<const RankPosition> positions,
@@ -69,7 +69,7 @@ std::vector<int> odd_of_divided(const std::vector<RankPosition>& positions) {
     });
   }
   auto idle = ranks_where(positions, [](const RankPosition& p) {
-    return p.last.finished || p.last.sequence == 0 || p.last.kind == kGoodbye;
+    return !p.last.waited || p.last.finished || p.last.kind == kGoodbye;
   });
   if (!idle.empty() && idle.size() < positions.size()) return idle;
   const auto [low, high] =
@@ -93,8 +93,9 @@ std::string seconds(int64_t milliseconds) {
 std::string state_of(const RankPosition& position) {
   const std::string age = seconds(position.age_ms);
   if (position.last.sequence == 0) return "no collective yet";
-  return position.last.finished ? str("finished, started ", age, " ago")
-                                : str("waiting ", age);
+  if (position.last.finished) return str("finished, started ", age, " ago");
+  return position.last.waited ? str("waiting ", age)
+                              : str("issued ", age, " ago, not waited for");
 }
 
 std::string or_dash(const std::string& text) {
@@ -135,7 +136,8 @@ std::string to_record(const RankPosition& position) {
   out << position.rank << s << position.age_ms << s << last.sequence << s
       << last.communicator << s << last.kind << s << last.unit << s
       << last.phase << s << last.op << s << last.numel << s << last.dtype << s
-      << last.num_bytes << s << static_cast<int>(last.finished);
+      << last.num_bytes << s << static_cast<int>(last.finished) << s
+      << static_cast<int>(last.waited) << s << last.index;
   return out.str();
 }
 
@@ -159,6 +161,8 @@ RankPosition from_record(std::string_view record) {
   position.last.dtype = fields[9];
   position.last.num_bytes = to_number(fields[10]);
   position.last.finished = to_number(fields[11]) != 0;
+  position.last.waited = to_number(fields[12]) != 0;
+  position.last.index = to_number(fields[13]);
   return position;
 }
 
@@ -175,6 +179,15 @@ std::vector<int> odd_ranks(std::span<const RankPosition> positions) {
         return place_of(p) != place_of(answered[0]);
       });
   return divided ? odd_of_divided(answered) : std::vector<int>{};
+}
+
+bool contradict(const RankPosition& a, const RankPosition& b) {
+  const auto call = [](const CollectiveEntry& entry) {
+    return std::tie(entry.kind, entry.unit, entry.numel, entry.dtype);
+  };
+  return a.last.waited && b.last.waited && !a.last.finished &&
+         !b.last.finished && a.last.communicator == b.last.communicator &&
+         a.last.index == b.last.index && call(a.last) != call(b.last);
 }
 
 std::string position_table(std::span<const RankPosition> positions) {

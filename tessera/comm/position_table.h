@@ -1,10 +1,10 @@
 // Where every rank stood when a collective failed, as a table for people.
 //
-//     rank   seq  kind            unit      phase     operator  bytes  state
-//        0    12  all_gather      layers.1  forward   aten::mm   4096
-//        waiting 2.0 s
-//   >    1    11  reduce_scatter  layers.0  backward  -          2048 finished,
-//   for 2.1 s >    2     -  no answer: its process has ended, or is stopped
+//     rank  seq  kind        unit      operator  bytes  state
+//     0     12   all_gather  layers.1  aten::mm  4096   waiting 2.0 s
+//   > 1     11   all_gather  layers.0  aten::mm  2048   finished, ...
+//     2     12   all_gather  layers.1  aten::mm  4096   waiting 2.0 s
+//   Out of step: rank 1.
 //
 // Pure: positions come as values, and travel as text.
 #pragma once
@@ -25,8 +25,8 @@ inline constexpr std::string_view kGoodbye = "goodbye";
 struct RankPosition {
   int rank = 0;
   bool answered = false;
-  CollectiveEntry last;  // `started` is not filled
-  int64_t age_ms = 0;    // since the last collective started
+  CollectiveEntry last;  // see CollectiveLog::position; `started` is not set
+  int64_t age_ms = 0;    // since that
 };
 
 /// One line of text, and back. Errors: InvalidArgument for a broken line.
@@ -38,6 +38,10 @@ struct RankPosition {
 /// all. Empty when all stand at one place.
 [[nodiscard]] std::vector<int> odd_ranks(
     std::span<const RankPosition> positions);
+
+/// True when both ranks wait for the same call of one communicator, and mean
+/// unlike calls by it: neither can ever end. Asked about ranks of one group.
+[[nodiscard]] bool contradict(const RankPosition& a, const RankPosition& b);
 
 /// The table, odd ranks marked by '>', and one sentence that names them.
 [[nodiscard]] std::string position_table(

@@ -144,9 +144,9 @@ void ThreadGroup::fail_leavers() {
       continue;
     }
     for (const Rank& rank : ranks_) {
-      const CollectiveEntry last = rank.state->log.last();
+      const CollectiveEntry last = rank.state->log.position();
       const bool waits =
-          last.sequence > 0 && !last.finished &&
+          last.waited && !last.finished &&
           now - last.started > kLeaverPatience &&
           rank.state->has_peer(last.communicator, static_cast<int>(leaver));
       if (rank.returned || !waits) continue;
@@ -164,7 +164,8 @@ uint64_t ThreadGroup::progress() const {
   uint64_t sum = 0;
   for (const Rank& rank : ranks_) {
     const CollectiveEntry last = rank.state->log.last();
-    sum += 2 * last.sequence + (last.finished ? 1 : 0) + (rank.ended ? 1 : 0);
+    sum += 3 * last.sequence + (last.waited ? 1 : 0) + (last.finished ? 1 : 0) +
+           (rank.ended ? 1 : 0);
   }
   return sum;
 }

@@ -19,22 +19,26 @@ using Clock = std::chrono::steady_clock;
 constexpr char kAlarm[] = "failure/alarm";
 constexpr char kCause[] = "failure/cause";
 constexpr char kTable[] = "failure/table";
+constexpr char kContradiction[] = "failure/contradiction";
 constexpr char kTableMaker[] = "failure/table_maker";
 constexpr int kPollsToAnswer = 3;
 
+constexpr int kPollsToStall = 10;
+
 std::string place_key(int rank) { return str("failure/place/", rank); }
+std::string stall_key(int rank) { return str("failure/stall/", rank); }
 
 }  // namespace
 
 Watchdog::Watchdog(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
-                   const CollectiveLog& log, std::function<void()> on_failure,
+                   const CollectiveLog& log, WatchdogCalls calls,
                    WatchdogOptions options)
     : store_(std::move(store)),
       watch_store_(store_->clone()),
       rank_(rank),
       size_(size),
       log_(log),
-      on_failure_(std::move(on_failure)),
+      calls_(std::move(calls)),
       options_(options),
       thread_([this] { run(); }) {}
 
@@ -45,6 +49,11 @@ Watchdog::~Watchdog() {
   }
   stop_changed_.notify_all();
   thread_.join();
+  // The process of rank 0 may hold the store: the others must still find there
+  // what happened.
+  const bool lingers = failed_here_ && !store_lost_ && rank_ == 0 &&
+                       options_.on_timeout == OnTimeout::end_process;
+  if (lingers) std::this_thread::sleep_for(2 * options_.poll);
 }
 
 void Watchdog::announce(const std::string& cause) noexcept {
@@ -120,7 +129,8 @@ void Watchdog::run() {
       poll();
     } catch (const std::exception&) {
       store_lost_ = true;
-      on_failure_();
+      calls_.end_waits();
+      if (options_.on_timeout == OnTimeout::end_process) end_after_grace();
       return;
     }
     lock.lock();
@@ -128,32 +138,81 @@ void Watchdog::run() {
 }
 
 void Watchdog::poll() {
+  look_for_contradiction();
   if (!watch_store_->check({kAlarm})) return;
   publish_place();
   const bool job_failed =
       watch_store_->check({kCause}) || watch_store_->check({kTable});
   if (!job_failed || std::exchange(told_, true)) return;
-  if (!failed_here_) on_failure_();
+  if (!failed_here_) calls_.end_waits();
   if (options_.on_timeout == OnTimeout::end_process) end_after_grace();
+}
+
+void Watchdog::look_for_contradiction() {
+  const RankPosition own = position();
+  const bool stalls = own.last.waited && !own.last.finished &&
+                      own.age_ms > kPollsToStall * options_.poll.count();
+  const bool stalled_before = std::exchange(stalled_, stalls);
+  if (stalls && !stalled_before) {
+    watch_store_->set(stall_key(rank_), to_record(own));
+  }
+  if (!stalls && stalled_before) watch_store_->deleteKey(stall_key(rank_));
+  if (!stalls) return;
+  for (int rank = 0; rank < size_; ++rank) {
+    if (rank == rank_ || !calls_.has_peer(own.last.communicator, rank) ||
+        !watch_store_->check({stall_key(rank)})) {
+      continue;
+    }
+    const RankPosition other =
+        from_record(watch_store_->get_to_str(stall_key(rank)));
+    if (contradict(own, other)) {
+      report_contradiction(own, other);
+      return;
+    }
+  }
+}
+
+void Watchdog::report_contradiction(const RankPosition& own,
+                                    const RankPosition& other) {
+  const auto describe = [](const RankPosition& position) {
+    const CollectiveEntry& call = position.last;
+    return str("rank ", position.rank, " waits in ", call.kind, " of unit '",
+               call.unit, "' (", call.numel, " ", call.dtype, " elements)");
+  };
+  // Before the connections close: the other rank looks for it then.
+  watch_store_->set(kContradiction,
+                    str(describe(own), ", but ", describe(other), "."));
+  calls_.end_waits();
+}
+
+std::optional<std::string> Watchdog::contradiction() noexcept {
+  try {
+    if (!store_->check({kContradiction})) return std::nullopt;
+    return store_->get_to_str(kContradiction);
+  } catch (const std::exception&) {
+    return std::nullopt;
+  }
+}
+
+RankPosition Watchdog::position() const {
+  RankPosition position;
+  position.rank = rank_;
+  position.answered = true;
+  position.last = log_.position();
+  const auto age = Clock::now() - position.last.started;
+  position.age_ms = std::chrono::duration_cast<milliseconds>(age).count();
+  return position;
 }
 
 void Watchdog::publish_place() {
   if (place_published_.exchange(true)) return;
-  const CollectiveEntry last = log_.last();
-  const RankPosition position = {
-      .rank = rank_,
-      .answered = true,
-      .last = last,
-      .age_ms =
-          std::chrono::duration_cast<milliseconds>(Clock::now() - last.started)
-              .count()};
-  watch_store_->set(place_key(rank_), to_record(position));
+  watch_store_->set(place_key(rank_), to_record(position()));
 }
 
 void Watchdog::end_after_grace() {
   std::unique_lock lock(mutex_);
   if (stop_changed_.wait_for(lock, kGrace, [&] { return stop_; })) return;
-  log_error("another rank failed, and this process did not end by itself ",
+  log_error("the job has failed, and this process did not end by itself ",
             "within ", kGrace.count(), " s; ending it with code ", kExitCode,
             ".");
   std::_Exit(kExitCode);

@@ -8,6 +8,10 @@
 //   cause     "rank 2: <what it threw>", by a rank that failed on its own
 //   table     the finished table, by the rank that was first to want one
 //   place/R   where rank R stands, once there is an alarm
+//   stall/R   where rank R stands, while it has waited there for ten polls
+//
+// Two ranks that stall in unlike calls at one point of one communicator will
+// never end: that is found from stall/R, long before the time-out.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
@@ -22,6 +26,7 @@
 #include <thread>
 
 #include "tessera/base/error.h"
+#include "tessera/comm/position_table.h"
 #include "tessera/comm/world.h"
 
 namespace c10d {
@@ -44,6 +49,14 @@ struct WatchdogOptions {
   std::chrono::milliseconds poll = std::chrono::seconds(1);
 };
 
+/// What the watchdog needs of its rank; called on the watchdog's thread.
+struct WatchdogCalls {
+  // Once, when the job has failed elsewhere: end all waits.
+  std::function<void()> end_waits;
+  // Is this rank a peer in the communicator of this name?
+  std::function<bool(const std::string& communicator, int rank)> has_peer;
+};
+
 class Watchdog {
  public:
   /// The exit code of a process that the watchdog ends.
@@ -51,11 +64,9 @@ class Watchdog {
   /// What is left to a process to end by itself after a failure.
   static constexpr std::chrono::seconds kGrace{5};
 
-  /// `on_failure` runs once, on the watchdog's thread, when another rank has
-  /// failed or the store is gone. `log` and what `on_failure` uses must outlive
-  /// the watchdog.
+  /// `log` and what `calls` use must outlive the watchdog.
   Watchdog(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
-           const CollectiveLog& log, std::function<void()> on_failure,
+           const CollectiveLog& log, WatchdogCalls calls,
            WatchdogOptions options);
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;
@@ -67,6 +78,9 @@ class Watchdog {
   /// What another rank announced, or that the store is gone.
   [[nodiscard]] std::optional<std::string> peer_failure() noexcept;
 
+  /// "rank 0 waits in all_gather ..., but rank 1 waits in ...", when found.
+  [[nodiscard]] std::optional<std::string> contradiction() noexcept;
+
   /// Where all ranks stand. The first rank to ask collects it and writes it to
   /// standard error; the others get the same text. Takes a few polls.
   [[nodiscard]] std::string table() noexcept;
@@ -75,7 +89,10 @@ class Watchdog {
   void run();
   void poll();
   void publish_place();
+  void look_for_contradiction();
+  void report_contradiction(const RankPosition& own, const RankPosition& other);
   void end_after_grace();
+  [[nodiscard]] RankPosition position() const;
   [[nodiscard]] std::string make_table();
   [[nodiscard]] bool appears(const std::string& key,
                              std::chrono::milliseconds within);
@@ -85,7 +102,7 @@ class Watchdog {
   const int rank_;
   const int size_;
   const CollectiveLog& log_;
-  const std::function<void()> on_failure_;
+  const WatchdogCalls calls_;
   const WatchdogOptions options_;
 
   std::mutex mutex_;
@@ -94,7 +111,8 @@ class Watchdog {
   std::atomic<bool> place_published_ = false;
   std::atomic<bool> failed_here_ = false;
   std::atomic<bool> store_lost_ = false;
-  bool told_ = false;  // on_failure_ has run
+  bool told_ = false;     // of the job's failure; on the thread only
+  bool stalled_ = false;  // stall/R is set; on the thread only
   std::thread thread_;
 };
 

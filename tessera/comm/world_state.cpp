@@ -15,8 +15,6 @@
 namespace tessera {
 namespace {
 
-constexpr std::chrono::milliseconds kLongestGoodbye = std::chrono::minutes(2);
-
 std::string join(const std::vector<int>& ranks) {
   std::string text;
   for (const int rank : ranks) text += str(text.empty() ? "" : ",", rank);
@@ -44,7 +42,12 @@ World::State::State(WorldPlace place, c10::intrusive_ptr<c10d::Store> store,
                   [this] { return failed(); }) {
   if (place.size == 1) return;
   watchdog_ = std::make_unique<Watchdog>(
-      store_, place.rank, place.size, log, [this] { abort(); }, options);
+      store_, place.rank, place.size, log,
+      WatchdogCalls{
+          .end_waits = [this] { abort(); },
+          .has_peer = [this](const std::string& name,
+                             int rank) { return has_peer(name, rank); }},
+      options);
 }
 
 World::State::~State() {
@@ -108,8 +111,9 @@ bool World::State::has_peer(const std::string& communicator, int rank) {
 }
 
 void World::State::raise(uint64_t sequence, const std::string& cause) {
+  const auto known = watchdog_ ? watchdog_->contradiction() : std::nullopt;
   const std::string what =
-      str(describe(place.rank, log.at(sequence)), ": ", cause);
+      str(describe(place.rank, log.at(sequence)), ": ", known.value_or(cause));
   const auto peer = watchdog_ ? watchdog_->peer_failure() : std::nullopt;
   const std::string table = peer ? "" : this->table();
   abort();
@@ -132,8 +136,7 @@ void World::State::fail(const std::string& cause) noexcept {
 
 void World::State::say_goodbye() {
   if (place.size == 1 || std::exchange(said_goodbye_, true)) return;
-  Rendezvous end(store_of("goodbye"), place.rank, place.size,
-                 std::min(place.timeout, kLongestGoodbye),
+  Rendezvous end(store_of("goodbye"), place.rank, place.size, place.timeout,
                  [this] { return failed(); });
   meet("world", kGoodbye, {}, [&] { end.barrier("end"); });
 }

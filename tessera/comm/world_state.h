@@ -90,7 +90,7 @@ struct World::State {
   /// The same, and ends all waits.
   void fail(const std::string& cause) noexcept;
 
-  /// Waits, for two minutes at most, until every rank says goodbye: the rank
+  /// Waits until every rank says goodbye, for the time-out at most: the rank
   /// that holds the store must not take it away from the others.
   void say_goodbye();
 
@@ -120,6 +120,7 @@ auto World::State::meet(std::string_view communicator, std::string_view kind,
                         const CallLabel& label, Body&& body) {
   const uint64_t sequence = log.enter_unhashed(communicator, kind, label);
   check_alive(sequence);
+  log.wait(sequence);
   try {
     if constexpr (std::is_void_v<decltype(body())>) {
       body();

@@ -399,16 +399,23 @@ TEST(CollectiveLog, KeepsTheLastEntriesAndTheirEnds) {
       log.enter("dp/gather", "all_gather",
                 {.unit = "layers.1", .phase = "backward", .op = "aten::mm"}, 10,
                 torch::kBFloat16);
-  EXPECT_EQ(log.describe(),
-            "waiting in all_gather #1 on dp/gather, unit 'layers.1', backward, "
-            "aten::mm, 20 bytes");
+  EXPECT_EQ(
+      log.describe(),
+      "after issuing all_gather #1 on dp/gather, unit 'layers.1', backward, "
+      "aten::mm, 20 bytes");
+  log.wait(sequence);
+  log.enter_unhashed("w", "barrier", {});
+  EXPECT_EQ(log.position().kind, "all_gather");
+  EXPECT_EQ(log.describe().substr(0, 21), "waiting in all_gather");
   log.finish(sequence);
-  EXPECT_TRUE(log.last().finished);
+  EXPECT_EQ(log.position().kind, "barrier");
+  EXPECT_TRUE(log.at(sequence).finished);
   for (int i = 0; i < 100; ++i) log.enter_unhashed("w", "barrier", {});
   EXPECT_EQ(log.at(sequence).sequence, 0u);
   EXPECT_EQ(log.at(101).kind, "barrier");
   log.finish(sequence);  // long gone: must not touch the entry in its place
   EXPECT_FALSE(log.at(65).finished);
+  EXPECT_EQ(log.last().index, 101);
 }
 
 }  // namespace

@@ -184,17 +184,27 @@ TEST(Failures, ARankThatReturnsWhileAnotherWaitsForItIsNamed) {
   EXPECT_LT(Clock::now() - start, 20s);
 }
 
-TEST(Failures, UnlikeCollectivesNeverMixTheirData) {
-  const std::string message = message_of<CommError>([&] {
-    run_ranks(
-        2,
-        [&](const World& world) {
-          auto comm = connect_all(world);
-          gather(*comm, world.rank() == 0 ? "layers.0" : "layers.1");
-        },
-        1s);
-  });
-  EXPECT_TRUE(contains(message, "Out of step: ranks 0, 1.")) << message;
+TEST(Failures, UnlikeCollectivesNeverMixAndAreFoundBeforeTheTimeOut) {
+  for (const int64_t numel_of_rank_1 : {8, 4}) {
+    const auto start = Clock::now();
+    const std::string message = message_of<CommError>([&] {
+      run_ranks(2, [&](const World& world) {
+        auto comm = connect_all(world);
+        if (world.rank() == 0) {
+          gather(*comm, "layers.0");
+        } else {
+          gather(*comm, numel_of_rank_1 == 8 ? "layers.1" : "layers.0",
+                 numel_of_rank_1);
+        }
+      });
+    });
+    EXPECT_TRUE(contains(message, "Out of step: ranks 0, 1.")) << message;
+    EXPECT_TRUE(contains(message, "rank 1 waits in all_gather of unit"))
+        << message;
+    EXPECT_TRUE(contains(message, "rank 0 waits in all_gather of unit"))
+        << message;
+    EXPECT_LT(Clock::now() - start, 20s);  // the time-out is 60 s
+  }
 }
 
 TEST(Failures, AFailedWorldRefusesTheNextCollective) {

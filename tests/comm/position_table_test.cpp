@@ -18,12 +18,20 @@ RankPosition at(int rank, uint64_t sequence, const std::string& unit,
   position.last.kind = "all_gather";
   position.last.unit = unit;
   position.last.finished = finished;
+  position.last.waited = true;
   return position;
 }
 
 RankPosition silent(int rank) {
   RankPosition position;
   position.rank = rank;
+  return position;
+}
+
+RankPosition before_all(int rank) {
+  RankPosition position;
+  position.rank = rank;
+  position.answered = true;
   return position;
 }
 
@@ -44,7 +52,13 @@ TEST(OddRanks, AreThoseThatDoNotAnswer) {
 
 TEST(OddRanks, OfTwoIsTheOneThatWaitsForNobody) {
   EXPECT_EQ(odd({at(0, 5, "a", true), at(1, 5, "a")}), Ranks{0});
-  EXPECT_EQ(odd({at(0, 5, "a"), at(1, 0, "", false)}), Ranks{1});
+  EXPECT_EQ(odd({at(0, 5, "a"), before_all(1)}), Ranks{1});
+}
+
+TEST(OddRanks, OfTwoIsTheOneThatIssuedButDoesNotWait) {
+  RankPosition busy = at(1, 6, "b");
+  busy.last.waited = false;
+  EXPECT_EQ(odd({at(0, 5, "a"), busy}), Ranks{1});
 }
 
 TEST(OddRanks, OfTwoIsTheOneThatSaysGoodbye) {
@@ -65,10 +79,30 @@ TEST(OddRanks, AreNoneWhenAllStandAtOnePlace) {
   EXPECT_EQ(odd({at(0, 5, "a"), at(1, 5, "a")}), Ranks{});
 }
 
+TEST(Contradict, MeansUnlikeCallsAtOnePointOfOneCommunicator) {
+  RankPosition a = at(0, 5, "a");
+  RankPosition b = at(1, 7, "a");
+  EXPECT_FALSE(contradict(a, b));
+  b.last.unit = "b";
+  EXPECT_TRUE(contradict(a, b));
+  b.last.index = 3;
+  EXPECT_FALSE(contradict(a, b));
+  b.last.index = a.last.index;
+  b.last.communicator = "another";
+  EXPECT_FALSE(contradict(a, b));
+  b.last.communicator = a.last.communicator;
+  b.last.waited = false;
+  EXPECT_FALSE(contradict(a, b));
+  b = at(1, 5, "a");
+  b.last.numel = 4;
+  EXPECT_TRUE(contradict(a, b));
+}
+
 TEST(PositionRecord, SurvivesTheWayThroughText) {
   RankPosition position = at(3, 1234567890123, "layers.1, odd 'name'\n");
   position.age_ms = 2500;
   position.last.communicator = "dp/gather";
+  position.last.index = 11;
   position.last.phase = "backward";
   position.last.op = "aten::mm";
   position.last.numel = 77;
@@ -83,6 +117,8 @@ TEST(PositionRecord, SurvivesTheWayThroughText) {
   EXPECT_EQ(back.last.unit, "layers.1, odd 'name'\n");
   EXPECT_EQ(back.last.sequence, 1234567890123u);
   EXPECT_EQ(back.last.num_bytes, 154);
+  EXPECT_EQ(back.last.index, 11);
+  EXPECT_TRUE(back.last.waited);
   EXPECT_TRUE(back.last.finished);
 }
 

@@ -14,6 +14,7 @@
 #include <fstream>
 #include <sstream>
 #include <thread>
+#include <utility>
 
 #include "tessera/base/error.h"
 
@@ -23,6 +24,10 @@ namespace {
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 using Variables = std::vector<std::string>;
+
+// Of the workers: long enough for a busy machine to start them all.
+constexpr auto kTimeout = 20s;
+constexpr auto kShortTimeout = 10s;
 
 // A port that was free a moment ago.
 int free_port() {
@@ -41,12 +46,15 @@ int free_port() {
 /// A worker process; its output goes to a file. Killed when still there.
 class Worker {
  public:
-  Worker(const std::string& what, Variables variables)
+  Worker(const std::string& what, Variables variables,
+         std::chrono::seconds timeout = kTimeout)
       : output_(std::filesystem::temp_directory_path() /
                 str("comm_worker_", ::getpid(), "_", next_number())) {
     std::string program = COMM_WORKER;
     std::string argument = what;
-    char* arguments[] = {program.data(), argument.data(), nullptr};
+    std::string seconds = std::to_string(timeout.count());
+    char* arguments[] = {program.data(), argument.data(), seconds.data(),
+                         nullptr};
     std::vector<char*> environment;
     for (std::string& variable : variables) {
       environment.push_back(variable.data());
@@ -112,12 +120,13 @@ Variables rank_variables(int rank, int world_size, int port) {
 }
 
 std::vector<Worker> start(const std::string& what, int world_size, int port,
-                          const Variables& more = {}) {
+                          const Variables& more = {},
+                          std::chrono::seconds timeout = kTimeout) {
   std::vector<Worker> workers;
   for (int rank = 0; rank < world_size; ++rank) {
     Variables variables = rank_variables(rank, world_size, port);
     variables.insert(variables.end(), more.begin(), more.end());
-    workers.emplace_back(what, std::move(variables));
+    workers.emplace_back(what, std::move(variables), timeout);
   }
   return workers;
 }
@@ -187,7 +196,7 @@ TEST(Processes, ARankThatDiesIsNamedAtOnce) {
 }
 
 TEST(Processes, ARankThatStaysAwayIsNamedAndEnded) {
-  auto workers = start("stay_away", 2, free_port());
+  auto workers = start("stay_away", 2, free_port(), {}, kShortTimeout);
   EXPECT_EQ(workers[0].end(), 9) << workers[0].output();
   EXPECT_TRUE(contains(workers[0].output(), "Out of step: rank 1."))
       << workers[0].output();
@@ -209,9 +218,9 @@ TEST(Processes, AnUncaughtErrorIsReportedByAllRanks) {
 
 TEST(Processes, TwoWithOneRankAreRefused) {
   const int port = free_port();
-  Worker first("sum", rank_variables(0, 3, port));
-  Worker second("sum", rank_variables(1, 3, port));
-  Worker third("sum", rank_variables(1, 3, port));
+  Worker first("sum", rank_variables(0, 3, port), kShortTimeout);
+  Worker second("sum", rank_variables(1, 3, port), kShortTimeout);
+  Worker third("sum", rank_variables(1, 3, port), kShortTimeout);
   const int second_code = second.end();
   const int third_code = third.end();
   EXPECT_TRUE(second_code == 9 && third_code == 9)
@@ -224,7 +233,7 @@ TEST(Processes, TwoWithOneRankAreRefused) {
 
 TEST(Processes, AStoreThatCannotBeReachedIsNamed) {
   const int port = free_port();
-  Worker worker("sum", rank_variables(1, 2, port));
+  Worker worker("sum", rank_variables(1, 2, port), 2s);
   EXPECT_EQ(worker.end(), 9) << worker.output();
   EXPECT_TRUE(contains(worker.output(), str("MASTER_PORT ", port)))
       << worker.output();

@@ -1,5 +1,5 @@
-// One rank of a job of real processes; the test says by the first argument what
-// it does. Exit codes: 0 done, 9 CommError (its text on standard output).
+// One rank of a job of real processes: comm_worker WHAT TIMEOUT_SECONDS.
+// Exit codes: 0 done, 9 CommError (its text on standard output).
 #include <torch/torch.h>
 #include <unistd.h>
 
@@ -28,8 +28,8 @@ void stay_away() {
   for (;;) std::this_thread::sleep_for(1h);
 }
 
-void run(const std::string& what) {
-  const World world = init_distributed({.timeout = 3s});
+void run(const std::string& what, std::chrono::seconds timeout) {
+  const World world = init_distributed({.timeout = timeout});
   std::vector<int> ranks(world.size());
   std::iota(ranks.begin(), ranks.end(), 0);
   auto comm = world.make_communicator("dp/gather", ranks);
@@ -45,9 +45,9 @@ void run(const std::string& what) {
 }
 
 // Other errors stay uncaught: they are what some tests are about.
-int run_and_report(const std::string& what) {
+int run_and_report(const std::string& what, std::chrono::seconds timeout) {
   try {
-    run(what);
+    run(what, timeout);
     return 0;
   } catch (const CommError& error) {
     std::cout << error.what() << std::endl;
@@ -59,5 +59,7 @@ int run_and_report(const std::string& what) {
 }  // namespace tessera
 
 int main(int argc, char** argv) {
-  return tessera::run_and_report(argc > 1 ? argv[1] : "sum");
+  if (argc != 3) return 2;
+  return tessera::run_and_report(argv[1],
+                                 std::chrono::seconds(std::stoi(argv[2])));
 }
