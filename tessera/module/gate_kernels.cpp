@@ -12,6 +12,7 @@
 #include <ATen/ops/native_layer_norm.h>
 #include <ATen/ops/native_layer_norm_backward.h>
 #include <ATen/ops/rms_norm.h>
+#include <ATen/ops/set.h>
 #include <torch/library.h>
 
 #include <type_traits>
@@ -67,6 +68,26 @@ struct Kernel<Op, inputs, Result(Arguments...)> {
   }
 };
 
+// How torch::load gives a tensor its data. A shard copies it into place, or
+// refuses it with names and shapes, as set_data does.
+at::Tensor& set_from(c10::DispatchKeySet keys, at::Tensor& self,
+                     const at::Tensor& source) {
+  using Op = at::_ops::set__source_Tensor;
+  const GatedStorage* storage = gated_storage_of(self);
+  if (storage && storage->guard()) {
+    self.set_data(source);
+    return self;
+  }
+  GateUse use(Op::name, /*elementwise=*/false);
+  use.writes(self);
+  use.reads(source);
+  use.enter();
+  GateOff off;
+  return Op::redispatch(
+      keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kGateKey),
+      self, source);
+}
+
 template <class Op, Inputs inputs>
 void add_kernel(torch::Library& aten) {
   aten.impl(Op::name + std::string("aten::").size(),
@@ -77,6 +98,7 @@ void add_kernel(torch::Library& aten) {
 
 void register_gate_kernels(torch::Library& aten) {
   using namespace at::_ops;
+  aten.impl("set_.source_Tensor", TORCH_FN(set_from));
   add_kernel<linear, Inputs::cast>(aten);
   add_kernel<matmul, Inputs::cast>(aten);
   add_kernel<mm, Inputs::cast>(aten);

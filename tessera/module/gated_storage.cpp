@@ -65,10 +65,12 @@ void ShardGuard::refuse(const char* op, const at::Tensor& tensor) const {
   const int64_t offset = tensor.storage_offset();
   std::string name = "?";
   for (const Named& named : names_) {
-    if (offset >= named.offset &&
-        offset < named.offset + std::max<int64_t>(named.numel, 1)) {
-      name = named.name;
-    }
+    // An empty shard may lie where another one begins.
+    const bool here =
+        named.numel > 0
+            ? offset >= named.offset && offset < named.offset + named.numel
+            : offset == named.offset && tensor.numel() == 0;
+    if (here) name = named.name;
   }
   throw Unsupported(
       str(op, " on the ", what_, " of parameter '", name,

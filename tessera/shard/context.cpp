@@ -2,6 +2,7 @@
 
 #include <ATen/ops/tensor.h>
 #include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/grad_mode.h>
 #include <torch/csrc/autograd/graph_task.h>
 
@@ -88,7 +89,12 @@ void ShardContext::touch_forward(Unit& unit, const OperatorUse& use) {
                    "the module's boundary: call it as call(module, inputs...) "
                    "instead of module->forward(inputs...).");
       });
-  if (torch::GradMode::is_enabled()) note_part(unit);
+  if (torch::GradMode::is_enabled()) {
+    note_part(unit);
+  } else if (unit.a_rank_owns_nothing()) {
+    // In evaluation nothing else tells all ranks alike that a copy is stale.
+    unit.reshard();
+  }
   if (!stack_.empty() && stack_.back() == &unit && strays_.empty() &&
       unit.gathered() && !unit.stale()) {
     return;
@@ -122,7 +128,10 @@ void ShardContext::touch_forward(Unit& unit, const OperatorUse& use) {
 
 void ShardContext::touch_backward(Unit& unit, const OperatorUse& use) {
   ensure_backward();
-  require<InvalidState>(!unit.written_since_gather(), [&] {
+  const auto node = torch::autograd::get_current_node();
+  const bool written = unit.written_since_gather() ||
+                       (node && unit.written_since(*node));
+  require<InvalidState>(!written, [&] {
     return str("a parameter of unit '", unit.name(),
                "' was written between the "
                "forward pass and this backward pass (optimizer step, load, "

@@ -43,8 +43,10 @@ Found find(const Modules& modules, const FullyShardOptions& options) {
         found.below.push_back(unit);
       }
       found.managed.push_back(std::move(parameter));
-    } else if (gated_storage_of(parameter.tensor)) {
-      found.tied.push_back(std::move(parameter));
+    } else if (const auto* storage = gated_storage_of(parameter.tensor)) {
+      // A shard whose unit is gone stays as it is: no member held any of the
+      // unit's parameters (all were tied to others), so nothing can read it.
+      if (storage->owner()) found.tied.push_back(std::move(parameter));
     } else {
       found.own.push_back(std::move(parameter));
     }

@@ -254,6 +254,15 @@ void ParameterGroup::check_members() const {
   }
 }
 
+bool ParameterGroup::a_rank_owns_nothing() const {
+  for (int64_t rank = 0; rank < layout_.world_size(); ++rank) {
+    int64_t numel = 0;
+    for (size_t i = 0; i < size(); ++i) numel += layout_.piece(i, rank).numel;
+    if (numel == 0) return true;
+  }
+  return false;
+}
+
 void ParameterGroup::allocate_full() {
   if (aliases_master()) {
     void* data = master_->data.data_ptr();

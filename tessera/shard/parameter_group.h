@@ -103,6 +103,9 @@ class ParameterGroup {
   [[nodiscard]] bool gathered() const { return state_ != State::sharded; }
   /// Whether a shard was written since the gather.
   [[nodiscard]] bool stale() const { return gathered_version_ != version(); }
+  /// Whether some rank owns no element of this group: it may not notice that the
+  /// others' shards were written.
+  [[nodiscard]] bool a_rank_owns_nothing() const;
   [[nodiscard]] std::optional<uint32_t> gathered_version() const {
     return gathered_version_;
   }

@@ -1,5 +1,8 @@
 #include "tessera/shard/unit.h"
 
+#include <ATen/SequenceNumber.h>
+#include <ATen/record_function.h>
+#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/grad_mode.h>
 #include <torch/csrc/autograd/variable.h>
@@ -48,6 +51,7 @@ Unit::Unit(std::string name, std::vector<const torch::nn::Module*> modules,
   for (const auto& group : groups_) {
     arrived_.emplace_back(group->size(), false);
     reduced_gradients_.emplace_back(group->size(), false);
+    if (group->a_rank_owns_nothing()) a_rank_owns_nothing_ = true;
   }
 }
 
@@ -94,7 +98,13 @@ bool Unit::is_ancestor_of(const Unit& other) const {
 
 void Unit::before_read(const OperatorUse& use) { context_->enter(*this, use); }
 
-void Unit::after_read() noexcept { context_->leave(); }
+void Unit::after_read() noexcept {
+  if (!ShardContext::in_backward()) {
+    last_read_ = {at::RecordFunction::currentThreadId(),
+                  at::sequence_number::peek()};
+  }
+  context_->leave();
+}
 
 void Unit::refuse_write(const char* op, const at::Tensor& tensor) {
   std::string name = "?";
@@ -161,7 +171,13 @@ bool Unit::written_since_gather() const {
   });
 }
 
+bool Unit::written_since(const torch::autograd::Node& node) const {
+  return node.thread_id() == last_of_old_.thread &&
+         node.sequence_nr() < last_of_old_.sequence;
+}
+
 void Unit::gather(std::string_view phase, std::string_view op) {
+  if (written_since_gather()) last_of_old_ = last_read_;
   bool started = false;
   for (const auto& group : groups_) {
     if (group->gathered() && group->stale()) group->reshard();

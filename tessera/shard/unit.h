@@ -16,6 +16,10 @@
 #include "tessera/shard/options.h"
 #include "tessera/shard/parameter_group.h"
 
+namespace torch::autograd {
+struct Node;
+}
+
 namespace tessera {
 
 class ShardContext;
@@ -76,6 +80,9 @@ class Unit final : public StorageOwner,
   [[nodiscard]] bool stale() const;
   /// Whether a shard was written after the last gather that a graph may hold.
   [[nodiscard]] bool written_since_gather() const;
+  /// Whether `node` is of a forward pass that saw other values than those that
+  /// are, or will be, gathered now.
+  [[nodiscard]] bool written_since(const torch::autograd::Node& node) const;
   [[nodiscard]] bool kept_after_forward() const;
   // Calls of the module through `call` under way.
   int calls_under_way = 0;
@@ -112,6 +119,10 @@ class Unit final : public StorageOwner,
   // Position in the order of first gathers ever, the same on all ranks.
   int64_t first_gather = -1;
   bool gradient_sync = true;
+  /// Whether some rank owns nothing of one of its groups.
+  [[nodiscard]] bool a_rank_owns_nothing() const {
+    return a_rank_owns_nothing_;
+  }
 
   /// When backward frees the full parameters. Learned: a unit that was needed
   /// again after its release is released later in all later passes.
@@ -130,11 +141,20 @@ class Unit final : public StorageOwner,
   std::shared_ptr<ShardContext> context_;
   std::shared_ptr<Unit> parent_;
   int num_below_ = 0;
+  bool a_rank_owns_nothing_ = false;
   UnitCounts counts_;
   // Parameters whose gradient arrived in this pass, by group.
   std::vector<std::vector<bool>> arrived_;
   size_t num_arrived_ = 0;
   std::vector<std::vector<bool>> reduced_gradients_;
+
+  // A moment in the order in which a thread makes autograd nodes.
+  struct NodeTime {
+    uint64_t thread = 0;
+    uint64_t sequence = 0;
+  };
+  NodeTime last_read_;    // in a forward pass
+  NodeTime last_of_old_;  // the last read of values that were written since
 
   // The last input that was cast, so that q, k and v share one cast.
   struct Cast {

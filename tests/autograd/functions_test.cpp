@@ -154,20 +154,16 @@ TEST_F(Functions, CheckpointingByHandWithNoGrad) {
 // Hooks -----------------------------------------------------------------------
 
 TEST_F(Functions, AHookOnAMemberSeesThisRanksWholeGradient) {
-  run_ranks(
-      2,
-      [](const World& world) {
-        Model model = build_sharded(world, make_net, kUnits);
-        Tensor seen;
-        as_net(*model).b->f->weight.register_hook(
-            [&](const Tensor& gradient) { seen = gradient.clone(); });
-        plain_loss(*model, {world.rank(), 0, 1}).backward();
-        Model plain = build(make_net);
-        plain_loss(*plain, {world.rank(), 0, 1}).backward();
-        expect_close(seen, as_net(*plain).b->f->weight.grad(),
-                     "seen by the hook");
-      },
-      kDeadline);
+  on_ranks(2, [](const World& world) {
+    Model model = build_sharded(world, make_net, kUnits);
+    Tensor seen;
+    as_net(*model).b->f->weight.register_hook(
+        [&](const Tensor& gradient) { seen = gradient.clone(); });
+    plain_loss(*model, {world.rank(), 0, 1}).backward();
+    Model plain = build(make_net);
+    plain_loss(*plain, {world.rank(), 0, 1}).backward();
+    expect_close(seen, as_net(*plain).b->f->weight.grad(), "seen by the hook");
+  });
 }
 
 TEST_F(Functions, AHookOnAMemberScalesTheGradient) {
@@ -199,19 +195,15 @@ TEST_F(Functions, AHookOnAShardScalesTheReducedGradient) {
 }
 
 TEST_F(Functions, AHookOnAShardCannotTakeANormSilently) {
-  run_ranks(
-      2,
-      [](const World& world) {
-        Model model = build_sharded(world, make_net, kUnits);
-        model->named_parameters()["b.f.weight"].register_hook(
-            [](const Tensor& gradient) { return gradient / gradient.norm(); });
-        EXPECT_TRUE(
-            says(message_of([&] {
-                   plain_loss(*model, {world.rank(), 0, 1}).backward();
-                 }),
-                 "the gradient of the shard of parameter 'b.f.weight'"));
-      },
-      kDeadline);
+  on_ranks(2, [](const World& world) {
+    Model model = build_sharded(world, make_net, kUnits);
+    model->named_parameters()["b.f.weight"].register_hook(
+        [](const Tensor& gradient) { return gradient / gradient.norm(); });
+    EXPECT_TRUE(says(message_of([&] {
+                       plain_loss(*model, {world.rank(), 0, 1}).backward();
+                     }),
+                     "the gradient of the shard of parameter 'b.f.weight'"));
+  });
 }
 
 TEST_F(Functions, AHookThatReadsAMemberGathersItInBackward) {
@@ -242,113 +234,98 @@ TEST_F(Functions, BackwardRunsInAnotherThread) {
 }
 
 TEST_F(Functions, TwoThreadsInOneModelAreAnErrorAndNotACrash) {
-  run_ranks(
-      1,
-      [](const World& world) {
-        Model model = build_sharded(world, make_net, kUnits);
-        torch::NoGradGuard no_grad;
-        const double want = plain_loss(*model, {0, 0, 1}).item<double>();
-        std::atomic<int> wrong = 0;
-        std::atomic<int> refused = 0;
-        const auto run = [&] {
-          torch::NoGradGuard none;
-          for (int i = 0; i < 1000; ++i) {
-            const std::string message = message_of([&] {
-              wrong += plain_loss(*model, {0, 0, 1}).item<double>() != want;
-            });
-            if (message.empty()) continue;
-            EXPECT_TRUE(says(message, "second thread"));
-            ++refused;
-          }
-        };
-        std::thread one(run), two(run);
-        one.join();
-        two.join();
-        EXPECT_EQ(wrong, 0);
-        EXPECT_EQ(plain_loss(*model, {0, 0, 1}).item<double>(), want);
-      },
-      kDeadline);
+  on_ranks(1, [](const World& world) {
+    Model model = build_sharded(world, make_net, kUnits);
+    torch::NoGradGuard no_grad;
+    const double want = plain_loss(*model, {0, 0, 1}).item<double>();
+    std::atomic<int> wrong = 0;
+    std::atomic<int> refused = 0;
+    const auto run = [&] {
+      torch::NoGradGuard none;
+      for (int i = 0; i < 1000; ++i) {
+        const std::string message = message_of([&] {
+          wrong += plain_loss(*model, {0, 0, 1}).item<double>() != want;
+        });
+        if (message.empty()) continue;
+        EXPECT_TRUE(says(message, "second thread"));
+        ++refused;
+      }
+    };
+    std::thread one(run), two(run);
+    one.join();
+    two.join();
+    EXPECT_EQ(wrong, 0);
+    EXPECT_EQ(plain_loss(*model, {0, 0, 1}).item<double>(), want);
+  });
 }
 
 TEST_F(Functions, AThreadThatEntersWhileAnOperatorRunsIsRefused) {
-  run_ranks(
-      1,
-      [](const World& world) {
-        Model model = build_sharded(world, make_net, kUnits);
-        auto unit = units_below(*model)[0];
-        StorageOwner* const owners[] = {unit.get()};
-        unit->before_read({"aten::mm", owners});
-        std::thread([&] {
-          torch::NoGradGuard no_grad;
-          EXPECT_TRUE(says(message_of([&] { as_net(*model).b->gain.sum(); }),
-                           "aten::sum on a second thread"));
-        }).join();
-        unit->after_read();
-        std::thread([&] {
-          torch::NoGradGuard no_grad;
-          EXPECT_EQ(as_net(*model).b->gain.sum().item<double>(), 8);
-        }).join();
-      },
-      kDeadline);
+  on_ranks(1, [](const World& world) {
+    Model model = build_sharded(world, make_net, kUnits);
+    auto unit = units_below(*model)[0];
+    StorageOwner* const owners[] = {unit.get()};
+    unit->before_read({"aten::mm", owners});
+    std::thread([&] {
+      torch::NoGradGuard no_grad;
+      EXPECT_TRUE(says(message_of([&] { as_net(*model).b->gain.sum(); }),
+                       "aten::sum on a second thread"));
+    }).join();
+    unit->after_read();
+    std::thread([&] {
+      torch::NoGradGuard no_grad;
+      EXPECT_EQ(as_net(*model).b->gain.sum().item<double>(), 8);
+    }).join();
+  });
 }
 
 // Lost models -----------------------------------------------------------------
 
 TEST_F(Functions, TheModelGoesBeforeBackwardAndItsShardsGetGradients) {
   const Tensors want = gradients_of_one_process(2, make_net, plain_loss);
-  run_ranks(
-      2,
-      [&](const World& world) {
-        Model model = build_sharded(world, make_net, kUnits);
-        std::vector<Tensor> shards = model->parameters();
-        const auto names = model->named_parameters().keys();
-        const Tensor loss = plain_loss(*model, {world.rank(), 0, 1});
-        model.reset();
-        loss.backward();
-        for (size_t i = 0; i < shards.size(); ++i) {
-          EXPECT_EQ(shards[i].grad().defined(), want.contains(names[i]))
-              << names[i];
-        }
-      },
-      kDeadline);
+  on_ranks(2, [&](const World& world) {
+    Model model = build_sharded(world, make_net, kUnits);
+    std::vector<Tensor> shards = model->parameters();
+    const auto names = model->named_parameters().keys();
+    const Tensor loss = plain_loss(*model, {world.rank(), 0, 1});
+    model.reset();
+    loss.backward();
+    for (size_t i = 0; i < shards.size(); ++i) {
+      EXPECT_EQ(shards[i].grad().defined(), want.contains(names[i]))
+          << names[i];
+    }
+  });
 }
 
 TEST_F(Functions, OnlyTheLossIsKept) {
-  run_ranks(
-      2,
-      [](const World& world) {
-        Tensor loss;
-        const Tensor x = input(0, 0).requires_grad_();
-        {
-          Model model = build_sharded(world, make_net, kUnits);
-          loss = square_loss(as_net(*model).forward(x));
-        }
-        loss.backward();
-        loss.reset();
-        Model plain = build(make_net);
-        const Tensor y = input(0, 0).requires_grad_();
-        square_loss(as_net(*plain).forward(y)).backward();
-        expect_close(x.grad(), y.grad(), "gradient of the input");
-      },
-      kDeadline);
+  on_ranks(2, [](const World& world) {
+    Tensor loss;
+    const Tensor x = input(0, 0).requires_grad_();
+    {
+      Model model = build_sharded(world, make_net, kUnits);
+      loss = square_loss(as_net(*model).forward(x));
+    }
+    loss.backward();
+    loss.reset();
+    Model plain = build(make_net);
+    const Tensor y = input(0, 0).requires_grad_();
+    square_loss(as_net(*plain).forward(y)).backward();
+    expect_close(x.grad(), y.grad(), "gradient of the input");
+  });
 }
 
 TEST_F(Functions, AMemberKeptBeyondItsModelCanBeRead) {
-  run_ranks(
-      2,
-      [](const World& world) {
-        Tensor kept;
-        {
-          Model model = build_sharded(world, make_net, kUnits);
-          torch::NoGradGuard no_grad;
-          plain_loss(*model, {0, 0, 1});
-          kept = as_net(*model).a->f->weight;
-        }
-        Model plain = build(make_net);
-        torch::NoGradGuard no_grad;
-        expect_close(kept.clone(), as_net(*plain).a->f->weight, "kept member");
-      },
-      kDeadline);
+  on_ranks(2, [](const World& world) {
+    Tensor kept;
+    {
+      Model model = build_sharded(world, make_net, kUnits);
+      torch::NoGradGuard no_grad;
+      plain_loss(*model, {0, 0, 1});
+      kept = as_net(*model).a->f->weight;
+    }
+    Model plain = build(make_net);
+    torch::NoGradGuard no_grad;
+    expect_close(kept.clone(), as_net(*plain).a->f->weight, "kept member");
+  });
 }
 
 // Several models --------------------------------------------------------------
@@ -373,19 +350,16 @@ Tensor pair_loss(nn::Module& m, const Turn& turn) {
 TEST_F(Functions, TwoShardedModelsMeetInOneLossAndInOneOperator) {
   const Make make = [] { return std::make_shared<PairImpl>(); };
   const Tensors want = gradients_of_one_process(2, make, pair_loss);
-  run_ranks(
-      2,
-      [&](const World& world) {
-        Model model = build(make);
-        auto& pair = dynamic_cast<PairImpl&>(*model);
-        const auto options = options_for(init_device_mesh(world));
-        shard(*pair.maker, options, kUnits);
-        shard(*pair.judge, options, kUnits);
-        pair_loss(*model, {world.rank(), 0, 1}).backward();
-        expect_nothing_gathered(*model, "after backward");
-        expect_close(full_gradients(world, *model), want, "gradient");
-      },
-      kDeadline);
+  on_ranks(2, [&](const World& world) {
+    Model model = build(make);
+    auto& pair = dynamic_cast<PairImpl&>(*model);
+    const auto options = options_for(init_device_mesh(world));
+    shard(*pair.maker, options, kUnits);
+    shard(*pair.judge, options, kUnits);
+    pair_loss(*model, {world.rank(), 0, 1}).backward();
+    expect_nothing_gathered(*model, "after backward");
+    expect_close(full_gradients(world, *model), want, "gradient");
+  });
 }
 
 }  // namespace

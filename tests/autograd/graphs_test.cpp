@@ -47,16 +47,13 @@ TEST_F(Graphs, OnlyAPartOfTheOutputIsUsed) {
 }
 
 TEST_F(Graphs, AParameterThatNoRankUsesGetsNoGradient) {
-  run_ranks(
-      2,
-      [](const World& world) {
-        Model model = build_sharded(world, make_net, kUnits);
-        plain_loss(*model, {world.rank(), 0, 1}).backward();
-        const Tensors gradients = full_gradients(world, *model);
-        EXPECT_FALSE(gradients.contains("b.extra"));
-        EXPECT_TRUE(gradients.contains("b.gain"));
-      },
-      kDeadline);
+  on_ranks(2, [](const World& world) {
+    Model model = build_sharded(world, make_net, kUnits);
+    plain_loss(*model, {world.rank(), 0, 1}).backward();
+    const Tensors gradients = full_gradients(world, *model);
+    EXPECT_FALSE(gradients.contains("b.extra"));
+    EXPECT_TRUE(gradients.contains("b.gain"));
+  });
 }
 
 // Double backward -------------------------------------------------------------
@@ -86,18 +83,15 @@ TEST_F(Graphs, AGradientPenaltyThroughAMember) {
 }
 
 TEST_F(Graphs, CreateGraphInBackwardIsRefusedByName) {
-  run_ranks(
-      2,
-      [](const World& world) {
-        Model model = build_sharded(world, make_net, kUnits);
-        const Tensor loss = plain_loss(*model, {world.rank(), 0, 1});
-        const std::string message =
-            message_of([&] { loss.backward({}, true, /*create_graph=*/true); });
-        EXPECT_TRUE(says(message, "create_graph"));
-        EXPECT_TRUE(says(message, "c."));
-        expect_nothing_gathered(*model, "after the refusal");
-      },
-      kDeadline);
+  on_ranks(2, [](const World& world) {
+    Model model = build_sharded(world, make_net, kUnits);
+    const Tensor loss = plain_loss(*model, {world.rank(), 0, 1});
+    const std::string message =
+        message_of([&] { loss.backward({}, true, /*create_graph=*/true); });
+    EXPECT_TRUE(says(message, "create_graph"));
+    EXPECT_TRUE(says(message, "c."));
+    expect_nothing_gathered(*model, "after the refusal");
+  });
 }
 
 // torch::autograd::grad -------------------------------------------------------
@@ -107,52 +101,42 @@ TEST_F(Graphs, GradOfInputsLeavesShardsWithoutGradients) {
   const Tensor x = input(0, 0).requires_grad_();
   const Tensor want =
       torch::autograd::grad({square_loss(as_net(*plain).forward(x))}, {x})[0];
-  run_ranks(
-      2,
-      [&](const World& world) {
-        Model model = build_sharded(world, make_net, kUnits);
-        const Tensor mine = input(0, 0).requires_grad_();
-        const Tensor got = torch::autograd::grad(
-            {square_loss(as_net(*model).forward(mine))}, {mine})[0];
-        expect_close(got, want, "input gradient");
-        expect_nothing_gathered(*model, "after grad");
-        for (const Tensor& shard : model->parameters()) {
-          EXPECT_FALSE(shard.grad().defined());
-        }
-      },
-      kDeadline);
+  on_ranks(2, [&](const World& world) {
+    Model model = build_sharded(world, make_net, kUnits);
+    const Tensor mine = input(0, 0).requires_grad_();
+    const Tensor got = torch::autograd::grad(
+        {square_loss(as_net(*model).forward(mine))}, {mine})[0];
+    expect_close(got, want, "input gradient");
+    expect_nothing_gathered(*model, "after grad");
+    for (const Tensor& shard : model->parameters()) {
+      EXPECT_FALSE(shard.grad().defined());
+    }
+  });
 }
 
 TEST_F(Graphs, GradOfAShardSaysThatItIsNotInTheGraph) {
-  run_ranks(
-      2,
-      [](const World& world) {
-        Model model = build_sharded(world, make_net, kUnits);
-        const Tensor loss = plain_loss(*model, {world.rank(), 0, 1});
-        EXPECT_TRUE(says(message_of([&] {
-                           torch::autograd::grad({loss},
-                                                 {model->parameters()[0]});
-                         }),
-                         "not have been used in the graph"));
-      },
-      kDeadline);
+  on_ranks(2, [](const World& world) {
+    Model model = build_sharded(world, make_net, kUnits);
+    const Tensor loss = plain_loss(*model, {world.rank(), 0, 1});
+    EXPECT_TRUE(says(message_of([&] {
+                       torch::autograd::grad({loss}, {model->parameters()[0]});
+                     }),
+                     "not have been used in the graph"));
+  });
 }
 
 TEST_F(Graphs, GradOfAMemberIsWholeAndThisRanksOwn) {
-  run_ranks(
-      2,
-      [](const World& world) {
-        Model model = build_sharded(world, make_net, kUnits);
-        const Tensor got =
-            torch::autograd::grad({plain_loss(*model, {world.rank(), 0, 1})},
-                                  {as_net(*model).b->f->weight})[0];
-        Model plain = build(make_net);
-        const Tensor want =
-            torch::autograd::grad({plain_loss(*plain, {world.rank(), 0, 1})},
-                                  {as_net(*plain).b->f->weight})[0];
-        expect_close(got, want, "gradient of the member");
-      },
-      kDeadline);
+  on_ranks(2, [](const World& world) {
+    Model model = build_sharded(world, make_net, kUnits);
+    const Tensor got =
+        torch::autograd::grad({plain_loss(*model, {world.rank(), 0, 1})},
+                              {as_net(*model).b->f->weight})[0];
+    Model plain = build(make_net);
+    const Tensor want =
+        torch::autograd::grad({plain_loss(*plain, {world.rank(), 0, 1})},
+                              {as_net(*plain).b->f->weight})[0];
+    expect_close(got, want, "gradient of the member");
+  });
 }
 
 TEST_F(Graphs, BackwardOfOneMemberReachesItsShardOnly) {
@@ -163,17 +147,14 @@ TEST_F(Graphs, BackwardOfOneMemberReachesItsShardOnly) {
                   std::vector<Tensor>{as_net(*plain).b->f->weight});
   }
   const Tensors want = plain_gradients(*plain);
-  run_ranks(
-      2,
-      [&](const World& world) {
-        Model model = build_sharded(world, make_net, kUnits);
-        plain_loss(*model, {world.rank(), 0, 1})
-            .backward({}, std::nullopt, false,
-                      std::vector<Tensor>{as_net(*model).b->f->weight});
-        expect_nothing_gathered(*model, "after backward");
-        expect_close(full_gradients(world, *model), want, "gradient");
-      },
-      kDeadline);
+  on_ranks(2, [&](const World& world) {
+    Model model = build_sharded(world, make_net, kUnits);
+    plain_loss(*model, {world.rank(), 0, 1})
+        .backward({}, std::nullopt, false,
+                  std::vector<Tensor>{as_net(*model).b->f->weight});
+    expect_nothing_gathered(*model, "after backward");
+    expect_close(full_gradients(world, *model), want, "gradient");
+  });
 }
 
 // Parameters that only some ranks use -----------------------------------------
@@ -255,16 +236,12 @@ TEST_F(Graphs, AParameterTiedAcrossTwoUnits) {
 }
 
 TEST_F(Graphs, TheFirstUnitOwnsATiedParameter) {
-  run_ranks(
-      2,
-      [](const World& world) {
-        Model model = build_sharded(world, make_tied, {"a", "b"});
-        auto& net = as_net(*model);
-        EXPECT_TRUE(
-            net.tied->parameters()[0].is_same(net.a->f->parameters()[0]));
-        EXPECT_EQ(unit_of(net.tied->parameters()[0])->name(), "a");
-      },
-      kDeadline);
+  on_ranks(2, [](const World& world) {
+    Model model = build_sharded(world, make_tied, {"a", "b"});
+    auto& net = as_net(*model);
+    EXPECT_TRUE(net.tied->parameters()[0].is_same(net.a->f->parameters()[0]));
+    EXPECT_EQ(unit_of(net.tied->parameters()[0])->name(), "a");
+  });
 }
 
 }  // namespace

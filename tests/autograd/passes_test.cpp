@@ -137,19 +137,16 @@ struct Bomb : Function<Bomb> {
 void expect_normal_step_after(const std::function<void(NetImpl&, int)>& fails) {
   const Tensors want =
       gradients_of_one_process(2, make_net, plain_loss, /*step=*/1);
-  run_ranks(
-      2,
-      [&](const World& world) {
-        Model model = build_sharded(world, make_net, kUnits);
-        EXPECT_TRUE(says(
-            message_of([&] { fails(as_net(*model), world.rank()); }), "bomb"));
-        world.barrier();
-        model->zero_grad();
-        plain_loss(*model, {world.rank(), 1, 1}).backward();
-        expect_nothing_gathered(*model, "after the step that follows");
-        expect_close(full_gradients(world, *model), want, "gradient");
-      },
-      kDeadline);
+  on_ranks(2, [&](const World& world) {
+    Model model = build_sharded(world, make_net, kUnits);
+    EXPECT_TRUE(
+        says(message_of([&] { fails(as_net(*model), world.rank()); }), "bomb"));
+    world.barrier();
+    model->zero_grad();
+    plain_loss(*model, {world.rank(), 1, 1}).backward();
+    expect_nothing_gathered(*model, "after the step that follows");
+    expect_close(full_gradients(world, *model), want, "gradient");
+  });
 }
 
 TEST_F(Passes, AnExceptionInForwardIsFollowedByANormalStep) {
@@ -193,37 +190,64 @@ TEST_F(Passes, AnExceptionInAHookIsFollowedByANormalStep) {
 // Steps between ---------------------------------------------------------------
 
 TEST_F(Passes, ASecondBackwardOfAnOldGraphAfterAStepIsAnError) {
-  run_ranks(
-      2,
-      [](const World& world) {
-        Model model = build_sharded(world, make_net, kUnits);
-        torch::optim::Adam adam(model->parameters(), 0.1);
-        const Tensor loss = plain_loss(*model, {world.rank(), 0, 1});
-        loss.backward({}, /*retain_graph=*/true);
-        adam.step();
-        EXPECT_TRUE(
-            says(message_of([&] { loss.backward(); }),
-                 "was written between the forward pass and this backward"));
-        world.barrier();
-        adam.zero_grad();
-        plain_loss(*model, {world.rank(), 1, 1}).backward();
-      },
-      kDeadline);
+  on_ranks(2, [](const World& world) {
+    Model model = build_sharded(world, make_net, kUnits);
+    torch::optim::Adam adam(model->parameters(), 0.1);
+    const Tensor loss = plain_loss(*model, {world.rank(), 0, 1});
+    loss.backward({}, /*retain_graph=*/true);
+    adam.step();
+    EXPECT_TRUE(says(message_of([&] { loss.backward(); }),
+                     "was written between the forward pass and this backward"));
+    world.barrier();
+    adam.zero_grad();
+    plain_loss(*model, {world.rank(), 1, 1}).backward();
+  });
+}
+
+// The new forward has gathered the new weights meanwhile.
+TEST_F(Passes, ABackwardOfAnOldGraphAfterAStepAndANewForwardIsAnError) {
+  on_ranks(2, [](const World& world) {
+    Model model = build_sharded(world, make_net, kUnits);
+    const Optimizer sgd = make_sgd(model->parameters());
+    const Tensor old = plain_loss(*model, {world.rank(), 0, 1});
+    old.backward({}, /*retain_graph=*/true);
+    sgd->step();
+    const Tensor fresh = plain_loss(*model, {world.rank(), 1, 1});
+    EXPECT_TRUE(
+        says(message_of([&] { old.backward(); }), "was written between"));
+    world.barrier();
+    fresh.backward();
+  });
+}
+
+TEST_F(Passes, AnOldGraphWithoutABackwardYetIsToldFromTheNewOne) {
+  on_ranks(2, [](const World& world) {
+    Model model = build_sharded(world, make_net, kUnits);
+    const Optimizer sgd = make_sgd(model->parameters());
+    plain_loss(*model, {world.rank(), 0, 1}).backward();
+    const Tensor old = plain_loss(*model, {world.rank(), 0, 1});
+    sgd->step();
+    {
+      torch::NoGradGuard no_grad;
+      plain_loss(*model, {world.rank(), 2, 1});
+    }
+    const Tensor fresh = plain_loss(*model, {world.rank(), 1, 1});
+    fresh.backward();
+    EXPECT_TRUE(
+        says(message_of([&] { old.backward(); }), "was written between"));
+  });
 }
 
 TEST_F(Passes, AStepOfSgdBetweenForwardAndBackwardIsAnError) {
-  run_ranks(
-      2,
-      [](const World& world) {
-        Model model = build_sharded(world, make_net, kUnits);
-        const Optimizer sgd = make_sgd(model->parameters());
-        plain_loss(*model, {world.rank(), 0, 1}).backward();
-        const Tensor loss = plain_loss(*model, {world.rank(), 1, 1});
-        sgd->step();
-        EXPECT_TRUE(
-            says(message_of([&] { loss.backward(); }), "was written between"));
-      },
-      kDeadline);
+  on_ranks(2, [](const World& world) {
+    Model model = build_sharded(world, make_net, kUnits);
+    const Optimizer sgd = make_sgd(model->parameters());
+    plain_loss(*model, {world.rank(), 0, 1}).backward();
+    const Tensor loss = plain_loss(*model, {world.rank(), 1, 1});
+    sgd->step();
+    EXPECT_TRUE(
+        says(message_of([&] { loss.backward(); }), "was written between"));
+  });
 }
 
 // Accumulation ----------------------------------------------------------------
@@ -242,21 +266,18 @@ TEST_F(Passes, GradientsAreKeptWithoutSyncAndReducedWithTheLast) {
 }
 
 TEST_F(Passes, NothingIsReducedWithoutSync) {
-  run_ranks(
-      2,
-      [](const World& world) {
-        Model model = build_sharded(world, make_net, kUnits);
-        set_requires_gradient_sync(*model, Sync::off);
-        plain_loss(*model, {world.rank(), 0, 1}).backward();
-        for (const auto& unit : units_below(*model)) {
-          EXPECT_EQ(unit->counts().reduces, 0) << unit->name();
-        }
-        for (const Tensor& shard : model->parameters()) {
-          EXPECT_FALSE(shard.grad().defined());
-        }
-        expect_nothing_gathered(*model, "after backward");
-      },
-      kDeadline);
+  on_ranks(2, [](const World& world) {
+    Model model = build_sharded(world, make_net, kUnits);
+    set_requires_gradient_sync(*model, Sync::off);
+    plain_loss(*model, {world.rank(), 0, 1}).backward();
+    for (const auto& unit : units_below(*model)) {
+      EXPECT_EQ(unit->counts().reduces, 0) << unit->name();
+    }
+    for (const Tensor& shard : model->parameters()) {
+      EXPECT_FALSE(shard.grad().defined());
+    }
+    expect_nothing_gathered(*model, "after backward");
+  });
 }
 
 TEST_F(Passes, AUnitThatOnlyTheUnsyncedPassUsedIsStillReduced) {
@@ -273,18 +294,15 @@ TEST_F(Passes, AUnitThatOnlyTheUnsyncedPassUsedIsStillReduced) {
 }
 
 TEST_F(Passes, TwoBackwardsWithSyncBeforeOneStepAddUp) {
-  run_ranks(
-      2,
-      [](const World& world) {
-        Model model = build_sharded(world, make_net, kUnits);
-        plain_loss(*model, {world.rank(), 0, 1}).backward();
-        const Tensors first = full_gradients(world, *model);
-        plain_loss(*model, {world.rank(), 0, 1}).backward();
-        for (const auto& [name, gradient] : full_gradients(world, *model)) {
-          expect_close(gradient, first.at(name) * 2, name);
-        }
-      },
-      kDeadline);
+  on_ranks(2, [](const World& world) {
+    Model model = build_sharded(world, make_net, kUnits);
+    plain_loss(*model, {world.rank(), 0, 1}).backward();
+    const Tensors first = full_gradients(world, *model);
+    plain_loss(*model, {world.rank(), 0, 1}).backward();
+    for (const auto& [name, gradient] : full_gradients(world, *model)) {
+      expect_close(gradient, first.at(name) * 2, name);
+    }
+  });
 }
 
 }  // namespace

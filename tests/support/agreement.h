@@ -62,6 +62,12 @@ class DoubleByDefault : public testing::Test {
   }
 };
 
+/// `run_ranks` with the deadline of these tests.
+template <class Body>
+void on_ranks(int world_size, Body&& body) {
+  run_ranks(world_size, std::forward<Body>(body), kDeadline);
+}
+
 /// The same numbers for the same seed, on any thread.
 inline Tensor noise(int seed, at::IntArrayRef sizes) {
   auto generator = at::detail::createCPUGenerator(seed);
@@ -318,12 +324,9 @@ inline void expect_agreement(const Make& make, const Loss& loss,
                              const Setup& setup = {}) {
   for (const int world_size : setup.world_sizes) {
     const Record want = train_plain(world_size, make, loss, setup);
-    run_ranks(
-        world_size,
-        [&](const World& world) {
-          train_sharded(world, make, loss, setup, want);
-        },
-        kDeadline);
+    on_ranks(world_size, [&](const World& world) {
+      train_sharded(world, make, loss, setup, want);
+    });
   }
 }
 
