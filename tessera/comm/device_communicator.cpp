@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "tessera/base/error.h"
+#include "tessera/base/log.h"
 #include "tessera/comm/below_autograd.h"
 #include "tessera/comm/pending.h"
 
@@ -63,6 +64,17 @@ DeviceCommunicator::DeviceCommunicator(
     const std::vector<int>& ranks, c10::intrusive_ptr<c10d::Backend> backend)
     : CommunicatorBase(std::move(world), std::move(name), ranks),
       backend_(std::move(backend)) {}
+
+// A NCCL backend that is dropped without shutdown keeps its communicator, and may
+// hang or crash at the end of the process.
+DeviceCommunicator::~DeviceCommunicator() {
+  if (!backend_) return;
+  try {
+    backend_->shutdown();
+  } catch (const std::exception& error) {
+    log_warning("communicator ", name(), " did not shut down: ", error.what());
+  }
+}
 
 template <class Body>
 Pending DeviceCommunicator::issue(const char* kind, const CallLabel& label,

@@ -21,6 +21,7 @@ class DeviceCommunicator final : public CommunicatorBase {
   DeviceCommunicator(std::shared_ptr<World::State> world, std::string name,
                      const std::vector<int>& ranks,
                      c10::intrusive_ptr<c10d::Backend> backend);
+  ~DeviceCommunicator() override;
 
   Pending all_gather(std::span<const GatherCall> calls,
                      const CallLabel& label) override;

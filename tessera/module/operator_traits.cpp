@@ -79,6 +79,7 @@ int num_cast_arguments(std::string_view name) {
       {"aten::native_layer_norm", 1},
       {"aten::rms_norm", 1},
       {"aten::_fused_rms_norm", 1},
+      {"aten::embedding_bag", 7},  // the last one: weights of the samples
       {"aten::group_norm", 1},
       {"aten::native_group_norm", 1},
       {"aten::batch_norm", 1},
@@ -147,9 +148,10 @@ bool is_elementwise(const c10::OperatorHandle& op) {
   const std::string& name = op.schema().name();
   if (elementwise_operators().contains(name)) return true;
   if (op.hasTag(at::Tag::pointwise)) return true;
-  return name.starts_with("aten::_foreach_") &&
+  // Of the foreach operators all but those that reduce.
+  return name.starts_with("aten::_foreach_") && name != "aten::_foreach_max" &&
          name.find("norm") == std::string::npos &&
-         name.find("_foreach_max") == std::string::npos;
+         name.find("powsum") == std::string::npos;
 }
 
 }  // namespace
@@ -163,8 +165,10 @@ OperatorTraits make_traits(const c10::OperatorHandle& op) {
   traits.aten = schema.name().starts_with("aten::");
   traits.may_return_input =
       schema.name() == "aten::to" || schema.name() == "aten::contiguous";
-  const int num_cast = num_cast_arguments(schema.name());
+  int num_cast = num_cast_arguments(schema.name());
   traits.casts_inputs = num_cast > 0;
+  // Recurrent layers over packed sequences: `batch_sizes` comes in between.
+  if (traits.casts_inputs && schema.overload_name() == "data") ++num_cast;
   for (size_t i = 0; i < arguments.size() && i < 64; ++i) {
     if (!holds_tensors(*arguments[i].type())) continue;
     traits.tensor_arguments.push_back(static_cast<uint8_t>(i));

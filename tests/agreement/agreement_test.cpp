@@ -57,7 +57,7 @@ void check(const Job& job, int world_size, const Outcome& expected) {
   run_ranks(
       world_size,
       [&](const World& world) {
-        const Outcome got = train_sharded(job, world);
+        const Outcome got = train_sharded(job, tessera::init_device_mesh(world));
         if (world.rank() == 0) {
           SCOPED_TRACE(tessera::str(job.describe(), ", W = ", world_size));
           expect_equal(job, got, expected, tolerance);
@@ -121,7 +121,7 @@ TEST_P(Agreement, Bfloat16ComputeStaysNearOneProcessInFloat) {
     run_ranks(
         ranks,
         [&](const World& world) {
-          const Outcome got = train_sharded(job, world);
+          const Outcome got = train_sharded(job, tessera::init_device_mesh(world));
           if (world.rank() != 0) return;
           SCOPED_TRACE(tessera::str(job.describe(), ", W = ", ranks));
           expect_equal(job, got, expected, {.loss = 0.02, .weight = 0.05});
@@ -136,7 +136,7 @@ TEST_P(Agreement, Bfloat16ComputeStaysNearOneProcessInFloat) {
 TEST_P(Agreement, GathersEachUnitTwiceAStepAndReducesItOnce) {
   const Job job{.model = GetParam()};
   run_ranks(2, [&](const World& world) {
-    const Outcome got = train_sharded(job, world);
+    const Outcome got = train_sharded(job, tessera::init_device_mesh(world));
     for (const UnitReport& unit : got.units) {
       SCOPED_TRACE(tessera::str(job.model.name, " unit ", unit.name));
       const bool used = unit.name != "spare_unit";

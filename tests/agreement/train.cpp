@@ -124,8 +124,8 @@ struct Watch {
   void operator()() const { *peak = std::max(*peak, gathered_bytes(*model)); }
 };
 
-void shard(const Job& job, Model& model, const World& world) {
-  FullyShardOptions options{.mesh = tessera::init_device_mesh(world),
+void shard(const Job& job, Model& model, const tessera::DeviceMesh& mesh) {
+  FullyShardOptions options{.mesh = mesh,
                             .reshard_after_forward = job.reshard,
                             .debug = tessera::Debug::poison_memory};
   if (job.param_dtype) {
@@ -192,9 +192,10 @@ Outcome train_plain(const Job& job) {
   return outcome;
 }
 
-Outcome train_sharded(const Job& job, const World& world) {
+Outcome train_sharded(const Job& job, const tessera::DeviceMesh& mesh) {
+  const World& world = mesh.world();
   const auto model = build(job);
-  shard(job, *model, world);
+  shard(job, *model, mesh);
   if (job.build == Build::meta) tessera::materialize(*model, {.seed = kSeed});
   const auto optimizer = make_optimizer(job, *model);
   Data data(world.rank(), world.size());

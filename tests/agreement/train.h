@@ -9,6 +9,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/comm/world.h"
+#include "tessera/mesh/device_mesh.h"
 #include "tessera/shard/options.h"
 #include "tests/agreement/models.h"
 
@@ -55,8 +56,8 @@ struct Outcome {
 /// One process, the whole batch.
 [[nodiscard]] Outcome train_plain(const Job& job);
 
-/// This rank of `world`, its part of the batch. `weights` on rank 0 only.
+/// This rank of `mesh`, its part of the batch. `weights` on rank 0 only.
 [[nodiscard]] Outcome train_sharded(const Job& job,
-                                    const tessera::World& world);
+                                    const tessera::DeviceMesh& mesh);
 
 }  // namespace agreement

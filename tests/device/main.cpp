@@ -69,13 +69,15 @@ bool agrees(const Job& job, double loss, double weight) {
 }  // namespace
 
 int main() {
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);  // what was printed survives a crash
   const tessera::World world = tessera::init_distributed();
+  const tessera::DeviceMesh mesh = tessera::init_device_mesh(world);
   int failures = 0;
   for (const Job& job : jobs(world.device())) {
     Job plain = job;
     plain.param_dtype = {};
     const Outcome expected = train_plain(plain);
-    const Outcome got = train_sharded(job, world);
+    const Outcome got = train_sharded(job, mesh);
     if (world.rank() != 0) continue;
     const double loss = worst_loss_difference(got, expected);
     const double weight = worst_weight_difference(got, expected);

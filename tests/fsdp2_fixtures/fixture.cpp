@@ -8,19 +8,19 @@ namespace fsdp2_fixtures {
 
 namespace {
 
-using nlohmann::json;
+using Json = nlohmann::json;
 
 std::string path_of(const std::string& file) {
   return std::string(TESSERA_FIXTURES) + "/" + file;
 }
 
-json read_json(const std::string& file) {
+Json read_json(const std::string& file) {
   std::ifstream in(path_of(file));
   if (!in) throw std::runtime_error("cannot open " + path_of(file));
-  return json::parse(in);
+  return Json::parse(in);
 }
 
-Tensor tensor_of(const json& golden) {
+Tensor tensor_of(const Json& golden) {
   return torch::tensor(golden["data"].get<std::vector<double>>(),
                        torch::kDouble)
       .to(torch::kFloat)
@@ -28,10 +28,10 @@ Tensor tensor_of(const json& golden) {
 }
 
 // Rows of numbers, integers or not.
-Tensor matrix_of(const json& rows) {
+Tensor matrix_of(const Json& rows) {
   std::vector<double> values;
-  for (const json& row : rows) {
-    for (const json& value : row) values.push_back(value.get<double>());
+  for (const Json& row : rows) {
+    for (const Json& value : row) values.push_back(value.get<double>());
   }
   const auto height = static_cast<int64_t>(rows.size());
   return torch::tensor(values, torch::kDouble).view({height, -1});
@@ -43,7 +43,7 @@ Fixture::Fixture(const std::string& name)
     : name_(name), json_(read_json(name + ".json")) {}
 
 Tensors Fixture::initial_weights() const {
-  const json& init = json_["init"];
+  const Json& init = json_["init"];
   if (init.is_string()) return read_safetensors(path_of(init));
   Tensors weights;
   for (const auto& [key, golden] : init.items()) {
@@ -54,7 +54,7 @@ Tensors Fixture::initial_weights() const {
 
 Tensor Fixture::batch(int64_t step, const std::string& field, int64_t first,
                       int64_t count) const {
-  const json& golden = json_["batches"][step][field];
+  const Json& golden = json_["batches"][step][field];
   const Tensor all =
       golden.is_object() ? tensor_of(golden).to(torch::kDouble)
                          : matrix_of(golden);
@@ -63,11 +63,11 @@ Tensor Fixture::batch(int64_t step, const std::string& field, int64_t first,
 }
 
 Tolerance tolerance(const std::string& precision) {
-  const json row = read_json("index.json")["suggested_tolerance"][precision];
+  const Json row = read_json("index.json")["suggested_tolerance"][precision];
   return {row["losses_rel"], row["grad_norms_rel"], row["final_abs"]};
 }
 
-double distance(const Tensor& tensor, const json& golden) {
+double distance(const Tensor& tensor, const Json& golden) {
   if (tensor.sizes().vec() != golden["shape"].get<std::vector<int64_t>>()) {
     return INFINITY;
   }
@@ -91,7 +91,7 @@ Tensors read_safetensors(const std::string& path) {
   in.read(reinterpret_cast<char*>(&header_bytes), sizeof header_bytes);
   std::string header(header_bytes, '\0');
   in.read(header.data(), static_cast<std::streamsize>(header.size()));
-  const json entries = json::parse(header);
+  const Json entries = Json::parse(header);
   Tensors tensors;
   for (const auto& [name, entry] : entries.items()) {
     if (name == "__metadata__") continue;
