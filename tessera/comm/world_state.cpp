@@ -92,6 +92,11 @@ c10::intrusive_ptr<c10d::Backend> World::State::connect(
   }
   if (ranks.size() == 1) return {};
   auto backend = meet(name, "connect", {}, [&] {
+    // A backend's own wait for its peers does not end when one of them fails.
+    Rendezvous start(store_of(str("connect/", name, "/", join(ranks))),
+                     backend_place.rank, backend_place.size, place.timeout,
+                     [this] { return failed(); });
+    start.barrier("start");
     return place.device.is_cuda()
                ? make_nccl_backend(backend_place, place.device)
                : make_gloo_backend(backend_place, gloo_device_);

@@ -122,6 +122,18 @@ TEST(Failures, OneRanksErrorEndsTheOthersAndIsTheOneReported) {
   }
 }
 
+TEST(Failures, OneRanksErrorEndsTheOthersWhileTheyConnect) {
+  const auto start = Clock::now();
+  const auto run = [&] {
+    run_ranks(3, [&](const World& world) {
+      if (world.rank() == 2) throw Unsupported("no such layer");
+      (void)connect_all(world);
+    });
+  };
+  EXPECT_THROW(run(), Unsupported);
+  EXPECT_LT(Clock::now() - start, 10s);  // the time-out is 60 s
+}
+
 TEST(Failures, OneRanksErrorEndsABarrierAnExchangeAndAnAllReduce) {
   using Wait = std::function<void(const World&, Communicator&)>;
   const std::vector<Wait> waits = {
