@@ -21,7 +21,8 @@ constexpr double kInitialScale = 0.7;
 
 // Any features to `width` of them, by weights that tell all elements apart.
 Tensor mix(const Tensor& features, int64_t width) {
-  const Tensor rows = features.reshape({features.size(0), -1});
+  const Tensor rows =
+      features.to(torch::get_default_dtype()).reshape({features.size(0), -1});
   const int64_t n = rows.size(1);
   const Tensor weights =
       torch::cos(torch::arange(n * width, rows.options())).view({n, width});
@@ -110,8 +111,10 @@ std::vector<Nesting> nestings_of(const LayerCase& layer_case) {
   return nestings;
 }
 
-void shard(Probe& probe, Nesting nesting, const DeviceMesh& mesh) {
-  const FullyShardOptions options{.mesh = mesh, .debug = Debug::poison_memory};
+void shard(Probe& probe, Nesting nesting, const DeviceMesh& mesh,
+           const MixedPrecisionPolicy& policy) {
+  const FullyShardOptions options{
+      .mesh = mesh, .mp_policy = policy, .debug = Debug::poison_memory};
   if (nesting == Nesting::layer_in_root) fully_shard(*probe->layer, options);
   if (nesting == Nesting::unit_per_module) {
     auto modules = named_modules(*probe);

@@ -62,7 +62,8 @@ std::string name_of(Nesting nesting);
 /// Those that differ for this layer: one without modules below has two.
 std::vector<Nesting> nestings_of(const LayerCase& layer_case);
 
-void shard(Probe& probe, Nesting nesting, const DeviceMesh& mesh);
+void shard(Probe& probe, Nesting nesting, const DeviceMesh& mesh,
+           const MixedPrecisionPolicy& policy = {});
 
 using NamedTensors = std::vector<std::pair<std::string, torch::Tensor>>;
 
