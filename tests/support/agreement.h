@@ -261,7 +261,7 @@ struct Setup {
   std::function<void(nn::Module&, int)> before = {};
   std::function<void(nn::Module&, int)> after = {};
   double tolerance = 1e-9;
-  std::vector<int> world_sizes = {2, 3};
+  std::vector<int> world_sizes = {1, 2, 3};
 };
 
 /// What one training run leaves, step by step.
