@@ -117,7 +117,9 @@ TEST_P(LayerOnMeta, HasTheSameWeightsAtEveryWorldSizeAndNesting) {
   EXPECT_TRUE(std::isfinite(alone.loss));
   const auto compare = [&](const World& world) {
     const DeviceMesh mesh = init_device_mesh(world);
-    for (const Nesting nesting : nestings_of(layer_case)) {
+    std::vector<Nesting> nestings = nestings_of(layer_case);
+    if (world.size() == 3) nestings = {nestings.back()};  // the finest
+    for (const Nesting nesting : nestings) {
       SCOPED_TRACE(str(world.size(), " ranks, ", name_of(nesting)));
       const Materialized got = materialize_on(mesh, layer_case, nesting);
       expect_equal(got.weights, alone.weights);
