@@ -136,7 +136,7 @@ bool contains(const std::string& text, std::string_view part) {
 }
 
 TEST(Processes, MeetAtTheStoreOfRankZeroAndPartInGoodOrder) {
-  for (const char* what : {"sum", "slow_host", "slow_peer"}) {
+  for (const char* what : {"sum", "slow_end"}) {
     auto workers = start(what, 2, free_port());
     for (Worker& worker : workers) {
       EXPECT_EQ(worker.end(), 0) << what << ": " << worker.output();

@@ -30,6 +30,7 @@ TEST(Log, ThreadsHaveRanksOfTheirOwn) {
   const ThreadLogRank rank(0);
   std::optional<int> seen;
   std::thread([&] {
+    EXPECT_EQ(log_rank(), std::nullopt);
     const ThreadLogRank other(5);
     seen = log_rank();
   }).join();

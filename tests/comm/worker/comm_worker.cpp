@@ -39,9 +39,9 @@ void run(const std::string& what, std::chrono::seconds timeout) {
     if (what == "stay_away") stay_away();
     if (what == "throw") throw std::out_of_range("row 7");
   }
-  if (world.rank() == 0 && what == "slow_host") std::this_thread::sleep_for(1s);
-  if (world.rank() == 1 && what == "slow_peer") std::this_thread::sleep_for(1s);
   sum_ranks(*comm, "layers.1");
+  // Longer than it takes to notice that the store is gone, and to be ended.
+  if (world.rank() == 1 && what == "slow_end") std::this_thread::sleep_for(9s);
 }
 
 // Other errors stay uncaught: they are what some tests are about.
