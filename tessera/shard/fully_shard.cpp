@@ -85,9 +85,10 @@ std::shared_ptr<ShardContext> context_for(const Found& found,
   for (const auto& unit : found.below) {
     require<Unsupported>(
         unit->context()->lanes()->gather == lanes->gather, [&] {
-          return str("fully_shard: unit '", unit->name(), "' below was sharded "
-                     "over other ranks than the mesh ",
-                     options.mesh.describe(), "; one tree needs one mesh.");
+          return str("fully_shard: unit '", unit->name(),
+                     "' below was sharded over another mesh than this one, ",
+                     options.mesh.describe(),
+                     ". Make one mesh and give it to every call of the tree.");
         });
     require<InvalidState>(!unit->context()->backward_running(), [&] {
       return str("fully_shard: a backward pass through unit '", unit->name(),

@@ -151,6 +151,18 @@ TEST_P(Agreement, GathersEachUnitTwiceAStepAndReducesItOnce) {
   });
 }
 
+TEST(LoraMemory, BackwardHoldsAtMostTwoUnitsAndTheRoot) {
+  for (const int ranks : {1, 2, 3}) {
+    run_ranks(ranks, [&](const World& world) {
+      const Job job{.model = named<Lora>("lora")};
+      const Outcome got = train_sharded(job, tessera::init_device_mesh(world));
+      EXPECT_GT(got.peak_backward_bytes, 0);
+      EXPECT_LE(got.peak_backward_bytes,
+                2 * got.largest_unit_bytes + got.root_bytes);
+    });
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Models, Agreement, testing::ValuesIn(all_models()),
                          [](const auto& test) { return test.param.name; });
 

@@ -18,6 +18,15 @@ struct Model : nn::Module {
   virtual Tensor forward(Tensor tokens) = 0;
   /// The modules to be sharded before the root, bottom-up.
   virtual std::vector<nn::Module*> units() = 0;
+  /// Called when backward reaches a block, in models that say so.
+  std::function<void()> on_block_backward;
+
+ protected:
+  void watch(const Tensor& block_output) const {
+    if (!on_block_backward || !block_output.requires_grad()) return;
+    block_output.register_hook(
+        [notify = on_block_backward](const Tensor&) { notify(); });
+  }
 };
 
 inline constexpr int64_t kVocab = 53;  // prime: no world size divides it
@@ -180,6 +189,7 @@ struct Lora : Model {
     Tensor x = embed(tokens);
     for (const auto& block : *blocks) {
       x = block->as<LoraBlockImpl>()->forward(x);
+      watch(x);
     }
     return head(x);
   }

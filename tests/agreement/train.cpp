@@ -117,13 +117,6 @@ int64_t gathered_bytes(Model& model) {
   return bytes;
 }
 
-// Sees the gathered bytes whenever a gradient arrives at a block's input.
-struct Watch {
-  Model* model;
-  int64_t* peak;
-  void operator()() const { *peak = std::max(*peak, gathered_bytes(*model)); }
-};
-
 void shard(const Job& job, Model& model, const tessera::DeviceMesh& mesh) {
   FullyShardOptions options{.mesh = mesh,
                             .reshard_after_forward = job.reshard,
@@ -200,6 +193,10 @@ Outcome train_sharded(const Job& job, const tessera::DeviceMesh& mesh) {
   const auto optimizer = make_optimizer(job, *model);
   Data data(world.rank(), world.size());
   Outcome outcome;
+  model->on_block_backward = [&] {
+    outcome.peak_backward_bytes =
+        std::max(outcome.peak_backward_bytes, gathered_bytes(*model));
+  };
   for (int step = 0; step < job.steps; ++step) {
     for (const auto& unit : tessera::units_below(*model)) unit->reset_counts();
     outcome.peak_backward_bytes = 0;
@@ -209,8 +206,6 @@ Outcome train_sharded(const Job& job, const tessera::DeviceMesh& mesh) {
       tessera::set_requires_gradient_sync(
           *model, last ? tessera::Sync::on : tessera::Sync::off);
       const Tensor one = loss_of(job, *model, data);
-      const Watch watch{model.get(), &outcome.peak_backward_bytes};
-      one.register_hook([watch](const Tensor&) { watch(); });
       one.backward();
       loss += one.item<double>();
     }
