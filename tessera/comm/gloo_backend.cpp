@@ -1,3 +1,4 @@
+#include <signal.h>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include "tessera/comm/backend_factory.h"
@@ -18,6 +19,18 @@ class AbortableGloo final : public Gloo {
   }
 };
 
+// Gloo writes to connections that a peer may have closed; the signal that this
+// raises would end the process before any message about the lost peer. Python
+// ignores it too. A handler of the program's own stays.
+void ignore_broken_pipes() {
+  struct sigaction now {};
+  if (sigaction(SIGPIPE, nullptr, &now) != 0) return;
+  const bool has_handler = (now.sa_flags & SA_SIGINFO) != 0;
+  if (has_handler || now.sa_handler != SIG_DFL) return;
+  now.sa_handler = SIG_IGN;
+  sigaction(SIGPIPE, &now, nullptr);
+}
+
 }  // namespace
 
 std::shared_ptr<gloo::transport::Device> make_gloo_device(
@@ -30,6 +43,7 @@ std::shared_ptr<gloo::transport::Device> make_gloo_device(
 c10::intrusive_ptr<c10d::Backend> make_gloo_backend(
     const BackendPlace& place,
     std::shared_ptr<gloo::transport::Device> device) {
+  ignore_broken_pipes();
   auto options = Gloo::Options::create(place.timeout);
   options->devices.push_back(std::move(device));
   options->threads = 1;  // all we use, send and recv, runs on the device's

@@ -103,7 +103,9 @@ struct TiedInOneUnit : Plain {
     for (const auto& block : *blocks) {
       x = block->as<MlpBlockImpl>()->forward(x);
     }
-    return tied_head(norm(x)) + head(norm(x));
+    const Tensor h = norm(x);
+    const Tensor own = head(h);
+    return tied_head(h) + own;
   }
 };
 
