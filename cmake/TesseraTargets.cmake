@@ -99,16 +99,26 @@ function(tessera_add_plain_test name)
   tessera_register_test(${name})
 endfunction()
 
-# Runs a test binary under ctest, with a deadline. TESSERA_PYTHON names, in its
-# environment, the Python that imports torch: the one of the same wheel.
-function(tessera_register_test name)
-  add_test(NAME ${name} COMMAND ${name})
-  set_tests_properties(${name} PROPERTIES TIMEOUT 600)
+# The Python that imports torch, the one of the same wheel, in `result`; empty
+# when there is none.
+function(tessera_find_torch_python result)
   set(python "${TESSERA_PYTHON}")
   if(NOT python)
     cmake_path(SET python NORMALIZE "${TESSERA_TORCH_ROOT}/../../../../bin/python")
   endif()
-  if(EXISTS "${python}")
+  if(NOT EXISTS "${python}")
+    set(python "")
+  endif()
+  set(${result} "${python}" PARENT_SCOPE)
+endfunction()
+
+# Runs a test binary under ctest, with a deadline. TESSERA_PYTHON names, in its
+# environment, the Python that imports torch.
+function(tessera_register_test name)
+  add_test(NAME ${name} COMMAND ${name})
+  set_tests_properties(${name} PROPERTIES TIMEOUT 600)
+  tessera_find_torch_python(python)
+  if(python)
     set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT_MODIFICATION
       "TESSERA_PYTHON=set:${python}")
   endif()

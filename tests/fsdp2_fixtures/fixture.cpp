@@ -10,13 +10,9 @@ namespace {
 
 using Json = nlohmann::json;
 
-std::string path_of(const std::string& file) {
-  return std::string(TESSERA_FIXTURES) + "/" + file;
-}
-
-Json read_json(const std::string& file) {
-  std::ifstream in(path_of(file));
-  if (!in) throw std::runtime_error("cannot open " + path_of(file));
+Json read_json(const std::string& path) {
+  std::ifstream in(path);
+  if (!in) throw std::runtime_error("cannot open " + path);
   return Json::parse(in);
 }
 
@@ -39,12 +35,14 @@ Tensor matrix_of(const Json& rows) {
 
 }  // namespace
 
-Fixture::Fixture(const std::string& name)
-    : name_(name), json_(read_json(name + ".json")) {}
+Fixture::Fixture(std::string folder, const std::string& name)
+    : folder_(std::move(folder)),
+      json_(read_json(folder_ + "/" + name + ".json")) {}
 
 Tensors Fixture::initial_weights() const {
   const Json& init = json_["init"];
-  if (init.is_string()) return read_safetensors(path_of(init));
+  if (init.is_string())
+    return read_safetensors(folder_ + "/" + init.get<std::string>());
   Tensors weights;
   for (const auto& [key, golden] : init.items()) {
     weights[key] = tensor_of(golden);
@@ -55,15 +53,15 @@ Tensors Fixture::initial_weights() const {
 Tensor Fixture::batch(int64_t step, const std::string& field, int64_t first,
                       int64_t count) const {
   const Json& golden = json_["batches"][step][field];
-  const Tensor all =
-      golden.is_object() ? tensor_of(golden).to(torch::kDouble)
-                         : matrix_of(golden);
+  const Tensor all = golden.is_object() ? tensor_of(golden).to(torch::kDouble)
+                                        : matrix_of(golden);
   const Tensor rows = all.narrow(0, first, count);
   return rows.to(field == "tokens" ? torch::kLong : torch::kFloat);
 }
 
-Tolerance tolerance(const std::string& precision) {
-  const Json row = read_json("index.json")["suggested_tolerance"][precision];
+Tolerance tolerance(const std::string& folder, const std::string& precision) {
+  const Json row =
+      read_json(folder + "/index.json")["suggested_tolerance"][precision];
   return {row["losses_rel"], row["grad_norms_rel"], row["final_abs"]};
 }
 
@@ -78,8 +76,8 @@ double distance(const Tensor& tensor, const Json& golden) {
   double worst = 0;
   for (size_t i = 0; i < golden["at"].size(); ++i) {
     const double value = flat[golden["at"][i].get<int64_t>()].item<double>();
-    worst = std::max(worst,
-                     std::abs(value - golden["values"][i].get<double>()));
+    worst =
+        std::max(worst, std::abs(value - golden["values"][i].get<double>()));
   }
   return worst;
 }

@@ -20,12 +20,13 @@ struct Tolerance {
   double final_abs;
 };
 
-/// One model with its batches and runs.
+/// One model with its batches and runs: NAME.json in a folder.
 class Fixture {
  public:
-  explicit Fixture(const std::string& name);
+  Fixture(std::string folder, const std::string& name);
 
-  [[nodiscard]] const std::string& name() const { return name_; }
+  /// "mlp", "tied_lm" or "llama".
+  [[nodiscard]] std::string model() const { return json_["model"]; }
   [[nodiscard]] const nlohmann::json& json() const { return json_; }
   [[nodiscard]] Tensors initial_weights() const;
   [[nodiscard]] int64_t num_steps() const { return json_["batches"].size(); }
@@ -38,11 +39,12 @@ class Fixture {
   }
 
  private:
-  std::string name_;
+  std::string folder_;
   nlohmann::json json_;
 };
 
-[[nodiscard]] Tolerance tolerance(const std::string& precision);
+[[nodiscard]] Tolerance tolerance(const std::string& folder,
+                                  const std::string& precision);
 
 /// The largest distance between `tensor` and a golden tensor or digest of one
 /// (values at some positions; the shape must agree).

@@ -80,10 +80,10 @@ void shard(Model& model, const Fixture& fixture, const Case& test,
 }
 
 void run(const Case& test, const World& world) {
-  const Fixture fixture(test.model);
+  const Fixture fixture(TESSERA_FIXTURES, test.model);
   const auto& golden = fixture.run(test.optimizer, test.mode);
   const auto& options = fixture.json()["optimizers"][test.optimizer];
-  const Tolerance near = tolerance(test.bf16() ? "bf16" : "fp32");
+  const Tolerance near = tolerance(TESSERA_FIXTURES, test.bf16() ? "bf16" : "fp32");
   const auto model = make_model(fixture);
   shard(*model, fixture, test, world);
   const auto optimizer = make_optimizer(test, options, model->parameters());

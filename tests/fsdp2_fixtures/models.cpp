@@ -57,7 +57,9 @@ struct TiedLm : LanguageModel {
   }
   Tensor forward(Tensor tokens) override {
     const Tensor e = embed(tokens);
-    return torch::linear(norm(e + mid(e)), embed->weight);
+    // As in Python; nn::Linear rounds before it adds the bias to a 3-D input.
+    const Tensor m = torch::linear(e, mid->weight, mid->bias);
+    return torch::linear(norm(e + m), embed->weight);
   }
 };
 
@@ -163,7 +165,7 @@ std::shared_ptr<Model> make(const std::string& name) {
 }  // namespace
 
 std::shared_ptr<Model> make_model(const Fixture& fixture) {
-  auto model = make(fixture.name());
+  auto model = make(fixture.model());
   torch::NoGradGuard no_grad;
   const Tensors weights = fixture.initial_weights();
   for (auto& item : model->named_parameters()) {

@@ -16,7 +16,7 @@ struct Model : torch::nn::Module {
                       int64_t count) = 0;
 };
 
-/// "mlp", "tied_lm" or "llama", with the fixture's start weights.
+/// The fixture's model with its start weights.
 [[nodiscard]] std::shared_ptr<Model> make_model(const Fixture& fixture);
 
 /// The module of that name below `model`; `model` itself for "".
