@@ -73,6 +73,10 @@ function(tessera_add_library)
     $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
   target_link_libraries(tessera PUBLIC tessera::torch Threads::Threads)
   tessera_use_torch(tessera)
+  # Headers alone, in .cpp files alone: users of the library do not need it.
+  find_package(nlohmann_json REQUIRED)
+  target_link_libraries(tessera PRIVATE
+    $<BUILD_INTERFACE:nlohmann_json::nlohmann_json>)
   target_link_options(tessera PRIVATE LINKER:-z,defs)
   _tessera_add_gloo()
 endfunction()

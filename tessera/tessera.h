@@ -3,6 +3,7 @@
 
 #include "tessera/base/error.h"              // the five errors
 #include "tessera/base/version.h"            // which Tessera, which LibTorch
+#include "tessera/checkpoint/safetensors.h"  // safetensors::save, load
 #include "tessera/comm/world.h"              // init_distributed, World
 #include "tessera/mesh/device_mesh.h"        // init_device_mesh, DeviceMesh
 #include "tessera/module/initializers.h"     // Initializable
