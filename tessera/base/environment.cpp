@@ -44,6 +44,15 @@ std::optional<std::string> gloo_interface() {
   return text("GLOO_SOCKET_IFNAME");
 }
 
+bool uses_shared_memory() {
+  const std::string value = text("TESSERA_SHARED_MEMORY").value_or("on");
+  require<InvalidArgument>(value == "on" || value == "off", [&] {
+    return str("environment: TESSERA_SHARED_MEMORY is '", value,
+               "'; set it to on or off, or unset it.");
+  });
+  return value == "on";
+}
+
 std::optional<std::string> log_level() { return text("TESSERA_LOG_LEVEL"); }
 
 void disable_flight_recorder() { setenv("TORCH_FR_BUFFER_SIZE", "0", 1); }

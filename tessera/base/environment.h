@@ -36,6 +36,11 @@ struct Launch {
 /// GLOO_SOCKET_IFNAME: the network interface that Gloo binds.
 [[nodiscard]] std::optional<std::string> gloo_interface();
 
+/// TESSERA_SHARED_MEMORY: on (also when unset) or off, which sends what CPU
+/// ranks of one machine say to each other over TCP too.
+/// Errors: InvalidArgument for another value.
+[[nodiscard]] bool uses_shared_memory();
+
 /// TESSERA_LOG_LEVEL: debug, info, warning or error.
 [[nodiscard]] std::optional<std::string> log_level();
 

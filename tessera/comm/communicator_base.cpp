@@ -91,13 +91,13 @@ void CommunicatorBase::check_slots(const char* kind, const at::Tensor& whole,
 std::shared_ptr<Communicator> make_backend_communicator(
     const std::shared_ptr<World::State>& world, const std::string& name,
     const std::vector<int>& ranks) {
-  auto backend = world->connect(name, ranks);
+  Routes routes = world->connect(name, ranks);
   if (world->place.device.is_cuda()) {
     return std::make_shared<DeviceCommunicator>(world, name, ranks,
-                                                std::move(backend));
+                                                std::move(routes.backend));
   }
-  return std::make_shared<CpuCommunicator>(world, name, ranks,
-                                           std::move(backend));
+  return std::make_shared<CpuCommunicator>(
+      world, name, ranks, std::make_shared<const Routes>(std::move(routes)));
 }
 
 at::Tensor slot_of(const at::Tensor& buffer, int slot, int slots) {

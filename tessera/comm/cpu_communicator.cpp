@@ -1,7 +1,6 @@
 #include "tessera/comm/cpu_communicator.h"
 
 #include <ATen/ops/empty.h>
-#include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include <functional>
 #include <utility>
@@ -22,13 +21,14 @@ constexpr int64_t kMaxOneRoundBytes = 64 << 10;
 // One collective from its entry in the log to its result.
 class CpuCommunicator::Call final : public Pending::Impl {
  public:
-  Call(std::shared_ptr<World::State> world, c10d::Backend* backend,
-       uint64_t sequence, uint64_t identity)
+  Call(std::shared_ptr<World::State> world,
+       std::shared_ptr<const Routes> routes, uint64_t sequence,
+       uint64_t identity)
       : world_(std::move(world)),
-        backend_(backend),
         sequence_(sequence),
         identity_(identity),
-        transfer_(std::make_unique<Transfer>(world_->transfers)) {}
+        transfer_(
+            std::make_unique<Transfer>(world_->transfers, std::move(routes))) {}
 
   /// Each message of one round has the same tag on both sides. It is made from
   /// what the collective is, so that unlike collectives never meet: ranks that
@@ -38,10 +38,10 @@ class CpuCommunicator::Call final : public Pending::Impl {
   }
 
   void send(const at::Tensor& tensor, int peer) {
-    guarded([&] { transfer_->send(*backend_, tensor, peer, tag_); });
+    guarded([&] { transfer_->send(tensor, peer, tag_); });
   }
   void receive(const at::Tensor& tensor, int peer) {
-    guarded([&] { transfer_->receive(*backend_, tensor, peer, tag_); });
+    guarded([&] { transfer_->receive(tensor, peer, tag_); });
   }
 
   void when_here(std::function<void()> finish) {
@@ -82,7 +82,6 @@ class CpuCommunicator::Call final : public Pending::Impl {
   }
 
   std::shared_ptr<World::State> world_;
-  c10d::Backend* backend_;
   uint64_t sequence_;
   uint64_t identity_;
   int64_t round_ = 0;
@@ -94,9 +93,9 @@ class CpuCommunicator::Call final : public Pending::Impl {
 CpuCommunicator::CpuCommunicator(std::shared_ptr<World::State> world,
                                  std::string name,
                                  const std::vector<int>& ranks,
-                                 c10::intrusive_ptr<c10d::Backend> backend)
+                                 std::shared_ptr<const Routes> routes)
     : CommunicatorBase(std::move(world), std::move(name), ranks),
-      backend_(std::move(backend)) {}
+      routes_(std::move(routes)) {}
 
 std::unique_ptr<CpuCommunicator::Call> CpuCommunicator::begin(
     const char* kind, const CallLabel& label, int64_t numel,
@@ -110,7 +109,7 @@ std::unique_ptr<CpuCommunicator::Call> CpuCommunicator::begin(
                                 .add(numel)
                                 .add(static_cast<int64_t>(dtype))
                                 .value();
-  return std::make_unique<Call>(world(), backend_.get(), sequence, identity);
+  return std::make_unique<Call>(world(), routes_, sequence, identity);
 }
 
 Pending CpuCommunicator::all_gather(std::span<const GatherCall> calls,

@@ -5,27 +5,51 @@
 #include <utility>
 
 #include "tessera/base/error.h"
+#include "tessera/comm/routes.h"
 
 namespace tessera {
 
-Transfer::Transfer(TransferRegistry& registry) : registry_(registry) {
+Transfer::Transfer(TransferRegistry& registry,
+                   std::shared_ptr<const Routes> routes)
+    : registry_(registry),
+      routes_(std::move(routes)),
+      in_shared_memory_(std::make_shared<MessageCount>(0)) {
   registry_.add(*this);
 }
 
 Transfer::~Transfer() { registry_.remove(*this); }
 
-void Transfer::send(c10d::Backend& backend, const at::Tensor& tensor, int peer,
-                    int tag) {
-  if (tensor.numel() == 0) return;
-  std::vector<at::Tensor> tensors = {tensor};
-  keep(backend.send(tensors, peer, tag));
+HostChannel* Transfer::channel_to(int peer) const {
+  return routes_->channels.empty() ? nullptr : routes_->channels[peer].get();
 }
 
-void Transfer::receive(c10d::Backend& backend, const at::Tensor& tensor,
-                       int peer, int tag) {
+Message Transfer::message_of(const at::Tensor& tensor, int tag) {
+  ++*in_shared_memory_;
+  return {.data = static_cast<std::byte*>(tensor.mutable_data_ptr()),
+          .bytes = tensor.nbytes(),
+          .tag = static_cast<uint64_t>(tag),
+          .memory = std::make_shared<at::Tensor>(tensor),
+          .count = in_shared_memory_};
+}
+
+void Transfer::send(const at::Tensor& tensor, int peer, int tag) {
   if (tensor.numel() == 0) return;
+  if (HostChannel* channel = channel_to(peer)) {
+    routes_->link->send(*channel, message_of(tensor, tag));
+    return;
+  }
   std::vector<at::Tensor> tensors = {tensor};
-  keep(backend.recv(tensors, peer, tag));
+  keep(routes_->backend->send(tensors, peer, tag));
+}
+
+void Transfer::receive(const at::Tensor& tensor, int peer, int tag) {
+  if (tensor.numel() == 0) return;
+  if (HostChannel* channel = channel_to(peer)) {
+    routes_->link->receive(*channel, message_of(tensor, tag));
+    return;
+  }
+  std::vector<at::Tensor> tensors = {tensor};
+  keep(routes_->backend->recv(tensors, peer, tag));
 }
 
 void Transfer::keep(c10::intrusive_ptr<c10d::Work> work) {
@@ -35,6 +59,7 @@ void Transfer::keep(c10::intrusive_ptr<c10d::Work> work) {
 }
 
 void Transfer::wait(std::chrono::milliseconds timeout) {
+  if (routes_->link) routes_->link->wait(*in_shared_memory_, timeout);
   for (const auto& work : works_) {
     if (!work->wait(timeout)) throw CommError("the wait was aborted");
   }

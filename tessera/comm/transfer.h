@@ -1,37 +1,41 @@
 // The messages of one CPU collective under way, and all of a rank's that are.
+//
+// To a rank of the same machine they go through shared memory, to others
+// through the backend (Gloo, over TCP).
 #pragma once
 
 #include <ATen/core/Tensor.h>
 #include <c10/util/intrusive_ptr.h>
 
 #include <chrono>
+#include <memory>
 #include <mutex>
 #include <set>
 #include <vector>
 
+#include "tessera/comm/host_link.h"
+
 namespace c10d {
-class Backend;
 class Work;
-}  // namespace c10d
+}
 
 namespace tessera {
 
 class TransferRegistry;
+struct Routes;
 
 /// Point-to-point messages straight from and into tensors, which it keeps
 /// alive. Messages of two ranks meet when their tags are equal.
 class Transfer {
  public:
-  explicit Transfer(TransferRegistry& registry);
+  Transfer(TransferRegistry& registry, std::shared_ptr<const Routes> routes);
   ~Transfer();
   Transfer(const Transfer&) = delete;
   Transfer& operator=(const Transfer&) = delete;
 
   /// Tensors must be contiguous; those without elements send nothing.
-  void send(c10d::Backend& backend, const at::Tensor& tensor, int peer,
-            int tag);
-  void receive(c10d::Backend& backend, const at::Tensor& tensor, int peer,
-               int tag);
+  void send(const at::Tensor& tensor, int peer, int tag);
+  void receive(const at::Tensor& tensor, int peer, int tag);
 
   /// Returns when all messages have arrived and left. Errors: what the backend
   /// throws on a time-out or a lost peer; CommError after `abort`.
@@ -41,9 +45,13 @@ class Transfer {
   void abort() noexcept;
 
  private:
+  [[nodiscard]] HostChannel* channel_to(int peer) const;
+  [[nodiscard]] Message message_of(const at::Tensor& tensor, int tag);
   void keep(c10::intrusive_ptr<c10d::Work> work);
 
   TransferRegistry& registry_;
+  std::shared_ptr<const Routes> routes_;
+  std::shared_ptr<MessageCount> in_shared_memory_;
   std::mutex mutex_;
   std::vector<c10::intrusive_ptr<c10d::Work>> works_;
   bool aborted_ = false;

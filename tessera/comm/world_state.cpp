@@ -4,8 +4,10 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include <algorithm>
+#include <system_error>
 #include <utility>
 
+#include "tessera/base/environment.h"
 #include "tessera/base/error.h"
 #include "tessera/base/log.h"
 #include "tessera/comm/backend_factory.h"
@@ -30,6 +32,17 @@ std::string describe(int rank, const CollectiveEntry& entry) {
   return text;
 }
 
+std::shared_ptr<HostLink> make_link() {
+  try {
+    return std::make_shared<HostLink>();
+  } catch (const std::system_error& error) {
+    throw CommError(str(
+        "init_distributed: this system gives no memory to share "
+        "among ranks (",
+        error.what(), "); set TESSERA_SHARED_MEMORY=off to use TCP alone."));
+  }
+}
+
 }  // namespace
 
 World::State::State(WorldPlace place, c10::intrusive_ptr<c10d::Store> store,
@@ -41,6 +54,9 @@ World::State::State(WorldPlace place, c10::intrusive_ptr<c10d::Store> store,
       rendezvous_(store_of("world"), place.rank, place.size, place.timeout,
                   [this] { return failed(); }) {
   if (place.size == 1) return;
+  if (place.device.is_cpu() && environment::uses_shared_memory()) {
+    link_ = make_link();
+  }
   watchdog_ = std::make_unique<Watchdog>(
       store_, place.rank, place.size, log,
       WatchdogCalls{
@@ -69,8 +85,21 @@ c10::intrusive_ptr<c10d::Store> World::State::store_of(
   return c10::make_intrusive<c10d::PrefixStore>(prefix, store_);
 }
 
-c10::intrusive_ptr<c10d::Backend> World::State::connect(
-    const std::string& name, const std::vector<int>& ranks) {
+void World::State::check_new(const std::string& name,
+                             const std::vector<int>& ranks) {
+  const std::lock_guard lock(mutex_);
+  const auto [first, last] = groups_.equal_range(name);
+  const bool is_new = std::none_of(
+      first, last, [&](const auto& group) { return group.second == ranks; });
+  require<InvalidArgument>(is_new, [&] {
+    return str("make_communicator: '", name, "' over ranks ", join(ranks),
+               " exists already; keep the first, or choose another name.");
+  });
+  groups_.emplace(name, ranks);
+}
+
+Routes World::State::connect(const std::string& name,
+                             const std::vector<int>& ranks) {
   const auto self = std::find(ranks.begin(), ranks.end(), place.rank);
   const BackendPlace backend_place = {
       .store = store_of(str("backend/", name, "/", join(ranks))),
@@ -79,32 +108,38 @@ c10::intrusive_ptr<c10d::Backend> World::State::connect(
       .timeout = place.timeout,
       .name = name,
       .world_ranks = ranks};
-  {
-    const std::lock_guard lock(mutex_);
-    const auto [first, last] = groups_.equal_range(name);
-    const bool is_new = std::none_of(
-        first, last, [&](const auto& group) { return group.second == ranks; });
-    require<InvalidArgument>(is_new, [&] {
-      return str("make_communicator: '", name, "' over ranks ", join(ranks),
-                 " exists already; keep the first, or choose another name.");
-    });
-    groups_.emplace(name, ranks);
-  }
+  check_new(name, ranks);
   if (ranks.size() == 1) return {};
-  auto backend = meet(name, "connect", {}, [&] {
+  Routes routes = meet(name, "connect", {}, [&] {
     // A backend's own wait for its peers does not end when one of them fails.
     Rendezvous start(store_of(str("connect/", name, "/", join(ranks))),
                      backend_place.rank, backend_place.size, place.timeout,
                      [this] { return failed(); });
-    start.barrier("start");
-    return place.device.is_cuda()
-               ? make_nccl_backend(backend_place, place.device)
-               : make_gloo_backend(backend_place, gloo_device_);
+    Routes made;
+    share_memory(made, start, backend_place.rank, backend_place.size);
+    made.backend = place.device.is_cuda()
+                       ? make_nccl_backend(backend_place, place.device)
+                       : make_gloo_backend(backend_place, gloo_device_);
+    return made;
   });
   const std::lock_guard lock(mutex_);
-  backends_.push_back(backend);
-  if (failed_) backend->abort();
-  return backend;
+  backends_.push_back(routes.backend);
+  if (failed_) routes.backend->abort();
+  return routes;
+}
+
+// Also the point where all ranks of the group are known to be here.
+void World::State::share_memory(Routes& routes, Rendezvous& start, int self,
+                                int size) {
+  HostOffer offer = link_ ? link_->offer(size) : HostOffer();
+  const auto texts = start.exchange("memory", offer.text());
+  if (place.device.is_cuda()) return;
+  const std::string reached =
+      link_ ? link_->reach(offer, texts, self) : std::string(size, 'n');
+  const auto all_reached = start.exchange("reached", reached);
+  if (!link_) return;
+  routes.channels = link_->connect(std::move(offer), all_reached);
+  routes.link = link_;
 }
 
 bool World::State::has_peer(const std::string& communicator, int rank) {
@@ -152,6 +187,7 @@ std::string World::State::table() noexcept {
 
 void World::State::abort() noexcept {
   failed_ = true;
+  if (link_) link_->abort();
   transfers.abort_all();
   const std::lock_guard lock(mutex_);
   for (const auto& backend : backends_) backend->abort();

@@ -17,13 +17,11 @@
 
 #include "tessera/comm/collective_log.h"
 #include "tessera/comm/rendezvous.h"
+#include "tessera/comm/routes.h"
 #include "tessera/comm/transfer.h"
 #include "tessera/comm/watchdog.h"
 #include "tessera/comm/world.h"
 
-namespace c10d {
-class Backend;
-}
 namespace gloo::transport {
 class Device;
 }
@@ -59,10 +57,10 @@ struct World::State {
   [[nodiscard]] c10::intrusive_ptr<c10d::Store> store_of(
       const std::string& prefix) const;
 
-  /// The backend of a new group; empty for a group of one. Backends live as
-  /// long as this world: a peer may still read from them.
-  [[nodiscard]] c10::intrusive_ptr<c10d::Backend> connect(
-      const std::string& name, const std::vector<int>& ranks);
+  /// The ways to the ranks of a new group; none in a group of one. Backends
+  /// live as long as this world: a peer may still read from them.
+  [[nodiscard]] Routes connect(const std::string& name,
+                               const std::vector<int>& ranks);
 
   /// True when `rank` belongs to a communicator of this name.
   [[nodiscard]] bool has_peer(const std::string& communicator, int rank);
@@ -100,6 +98,8 @@ struct World::State {
 
  private:
   void abort() noexcept;
+  void check_new(const std::string& name, const std::vector<int>& ranks);
+  void share_memory(Routes& routes, Rendezvous& start, int self, int size);
 
   c10::intrusive_ptr<c10d::Store> store_;
   std::shared_ptr<gloo::transport::Device> gloo_device_;
@@ -109,6 +109,7 @@ struct World::State {
   std::mutex mutex_;
   std::multimap<std::string, std::vector<int>> groups_;
   std::vector<c10::intrusive_ptr<c10d::Backend>> backends_;
+  std::shared_ptr<HostLink> link_;      // on CPU, unless switched off
   std::unique_ptr<Watchdog> watchdog_;  // last: it uses all of the above
 };
 
