@@ -1,0 +1,131 @@
+#include "tessera/shard/resident_bytes.h"
+
+#include <gtest/gtest.h>
+
+#include "tessera/base/error.h"
+
+namespace tessera {
+namespace {
+
+constexpr int64_t kKiB = 1024;
+
+// A square matrix of 1024 floats, whole on two ranks: 4 KiB, 2 KiB a shard.
+UnitMemory matrix(AfterForward after_forward = AfterForward::freed,
+                  int64_t world_size = 2) {
+  const std::vector<std::vector<int64_t>> shapes = {{32, 32}};
+  return {.groups = {{.layout = plan_flat_layout(shapes,
+                                                 {.world_size = world_size})}},
+          .after_forward = after_forward};
+}
+
+// Two matrices one after the other, without a root.
+StepMemory two_in_a_row(AfterForward after_forward) {
+  return {.units = {matrix(after_forward), matrix(after_forward)},
+          .visits = {{0, 4 * kKiB}, {1, 4 * kKiB}}};
+}
+
+TEST(ResidentBytes, OneFreedUnitIsGatheredAtATimeInForward) {
+  const auto bytes = resident_bytes(two_in_a_row(AfterForward::freed));
+  EXPECT_EQ(bytes.between_steps, 2 * 2 * kKiB);
+  EXPECT_EQ(bytes.forward_peak, bytes.between_steps + 4 * kKiB);
+}
+
+TEST(ResidentBytes, KeptUnitsAddUpInForward) {
+  const auto bytes = resident_bytes(two_in_a_row(AfterForward::kept));
+  EXPECT_EQ(bytes.forward_peak, bytes.between_steps + 2 * 4 * kKiB);
+}
+
+TEST(ResidentBytes, BackwardEndsWithTheShardsGradients) {
+  const auto bytes = resident_bytes(two_in_a_row(AfterForward::freed));
+  EXPECT_EQ(bytes.after_backward, bytes.between_steps + 2 * 2 * kKiB);
+}
+
+// The last unit's reduction is under way (4 in, 2 from the peer, 2 out) while
+// the first one's gradient (4) is copied to its input (4): more than the 4 + 4
+// of a gathered parameter and its gradient.
+TEST(ResidentBytes, ReductionsStayUntilTheEndOfBackwardOnCpu) {
+  const auto bytes = resident_bytes(two_in_a_row(AfterForward::freed));
+  EXPECT_EQ(bytes.backward_peak, bytes.between_steps + (8 + 8) * kKiB);
+}
+
+// Here the last unit keeps its result (2) alone.
+TEST(ResidentBytes, OneReduceInputIsThereAtATimeOnCuda) {
+  StepMemory step = two_in_a_row(AfterForward::freed);
+  step.reduce_buffers = ReduceBuffers::until_next;
+  const auto bytes = resident_bytes(step);
+  // Gathered (4), gradient (4), the other's input (4) and result (2).
+  EXPECT_EQ(bytes.backward_peak, bytes.between_steps + 14 * kKiB);
+  EXPECT_EQ(bytes.after_backward, bytes.between_steps + 2 * 2 * kKiB);
+}
+
+TEST(ResidentBytes, OptimizerStateIsThereThroughout) {
+  StepMemory step = two_in_a_row(AfterForward::freed);
+  const auto without = resident_bytes(step);
+  step.optimizer_bytes = 2 * 4 * kKiB;
+  const auto with = resident_bytes(step);
+  EXPECT_EQ(with.between_steps, without.between_steps + 2 * 4 * kKiB);
+  EXPECT_EQ(with.peak(), without.peak() + 2 * 4 * kKiB);
+}
+
+// The root is gathered all the time and its gradients wait for its first visit;
+// then its reduction begins after the block's.
+TEST(ResidentBytes, ARootWaitsForTheGradientsOfItsFirstVisit) {
+  UnitMemory root = matrix(AfterForward::kept);
+  UnitMemory block = matrix();
+  block.parent = 0;
+  const auto bytes =
+      resident_bytes({.units = {root, block},
+                      .visits = {{0, 3 * kKiB}, {1, 4 * kKiB}, {0, 1 * kKiB}}});
+  EXPECT_EQ(bytes.forward_peak, bytes.between_steps + 8 * kKiB);
+  EXPECT_EQ(bytes.backward_peak, bytes.between_steps + (8 + 4 + 4) * kKiB);
+}
+
+TEST(ResidentBytes, AFrozenUnitTakesNoReduction) {
+  StepMemory step = two_in_a_row(AfterForward::freed);
+  step.visits[0].gradient_bytes = 0;
+  const auto bytes = resident_bytes(step);
+  EXPECT_EQ(bytes.after_backward, bytes.between_steps + 2 * kKiB);
+  EXPECT_EQ(bytes.backward_peak, bytes.between_steps + 12 * kKiB);
+}
+
+TEST(ResidentBytes, OneRankGathersNothingAndItsReduceInputIsTheGradient) {
+  const StepMemory step{.units = {matrix(AfterForward::freed, 1)},
+                        .visits = {{0, 4 * kKiB}}};
+  const auto bytes = resident_bytes(step);
+  EXPECT_EQ(bytes.forward_peak, bytes.between_steps);
+  EXPECT_EQ(bytes.backward_peak, bytes.between_steps + 8 * kKiB);
+  EXPECT_EQ(bytes.after_backward, bytes.between_steps + 4 * kKiB);
+}
+
+// 2 KiB gathered, 2 of gradients, 4 in, 2 from the peer, 2 out.
+TEST(ResidentBytes, Bfloat16HalvesWhatIsGathered) {
+  UnitMemory unit = matrix();
+  unit.groups[0].compute_bytes = 2;
+  const auto bytes =
+      resident_bytes({.units = {unit}, .visits = {{0, 2 * kKiB}}});
+  EXPECT_EQ(bytes.forward_peak, bytes.between_steps + 2 * kKiB);
+  EXPECT_EQ(bytes.backward_peak, bytes.between_steps + 8 * kKiB);
+}
+
+// In, from the peer and out are 2 + 1 + 1; the gradient of the shard is 2.
+TEST(ResidentBytes, ASumInBfloat16IsConvertedAtTheEnd) {
+  UnitMemory unit = matrix();
+  unit.groups[0].compute_bytes = 2;
+  unit.groups[0].reduce_bytes = 2;
+  const auto bytes =
+      resident_bytes({.units = {unit}, .visits = {{0, 2 * kKiB}}});
+  EXPECT_EQ(bytes.backward_peak, bytes.between_steps + 5 * kKiB);
+  EXPECT_EQ(bytes.after_backward, bytes.between_steps + 2 * kKiB);
+}
+
+TEST(ResidentBytes, RefusesAVisitOfNoUnit) {
+  StepMemory step = two_in_a_row(AfterForward::freed);
+  step.visits.push_back({2});
+  EXPECT_THROW((void)resident_bytes(step), InvalidArgument);
+  step.visits.pop_back();
+  step.units[0].parent = 2;
+  EXPECT_THROW((void)resident_bytes(step), InvalidArgument);
+}
+
+}  // namespace
+}  // namespace tessera
