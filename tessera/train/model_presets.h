@@ -1,0 +1,66 @@
+// The shapes of the trainer's models, and the presets with a name.
+//
+//   ModelConfig model = model_preset("124m").model;
+//   model.vocab = tokens.vocab();
+//   num_parameters(model);
+//
+// Torch-free. tiny, 124m, 350m, 1b, 3b and 8b are the models of
+// benchmarks/peer/fsdp2_bench.py, so that `plan`, `train` and the benchmarks
+// speak of the same ones.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace tessera::train {
+
+enum class Architecture { llama, gpt2 };
+
+/// The defaults are a Llama-type model of bytes that a laptop trains.
+struct ModelConfig {
+  Architecture architecture = Architecture::llama;
+  int64_t vocab = 256;  // different tokens
+  int64_t dim = 128;    // width of the residual stream
+  int64_t layers = 3;
+  int64_t heads = 4;     // dim / heads is the width of a head
+  int64_t kv_heads = 4;  // llama; fewer than heads: groups share keys, values
+  int64_t ffn = 352;     // width inside the feed-forward part
+  int64_t seq = 128;     // the longest sequence
+  double rope_base = 10000.0;  // llama
+  double norm_eps = 1e-5;
+  bool tied = false;  // the head multiplies by the embedding's own matrix
+
+  bool operator==(const ModelConfig&) const = default;
+};
+
+struct ModelPreset {
+  std::string_view name;
+  ModelConfig model;
+  int64_t batch;  // sequences of one forward of one rank, as benchmarks use it
+};
+
+/// Smallest first, Llama-type models before GPT-2.
+[[nodiscard]] std::span<const ModelPreset> model_presets();
+
+/// Errors: InvalidArgument for a name that no preset has, with the nearest.
+[[nodiscard]] const ModelPreset& model_preset(std::string_view name);
+
+/// "llama"; "gpt2".
+[[nodiscard]] std::string_view name_of(Architecture architecture);
+
+/// Errors: InvalidArgument for a size below 1, heads that do not divide dim,
+/// kv_heads that do not divide heads (GPT-2: that are not heads), heads of odd
+/// width (Llama), norm_eps or rope_base that is not above 0.
+void validate(const ModelConfig& model);
+
+/// A matrix that embedding and head share counts once.
+[[nodiscard]] int64_t num_parameters(const ModelConfig& model);
+
+/// Forward and backward: 6 for each parameter that multiplies (not those that
+/// are only looked up), and 6 * layers * dim * seq for causal attention. What a
+/// recompute does again does not count.
+[[nodiscard]] double flops_per_token(const ModelConfig& model);
+
+}  // namespace tessera::train
