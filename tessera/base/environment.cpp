@@ -26,6 +26,37 @@ std::optional<int64_t> number(const char* name) {
   return result;
 }
 
+namespace {
+
+LaunchPlace mpi_place(const std::string& prefix) {
+  const auto find = [&](const char* name) {
+    return number((prefix + name).c_str());
+  };
+  return {find("RANK"), find("SIZE"), find("LOCAL_RANK"), find("LOCAL_SIZE")};
+}
+
+template <class T>
+std::optional<T> either(std::optional<T> first, std::optional<T> second) {
+  return first ? first : second;
+}
+
+SlurmStep slurm_step() {
+  return {
+      .place = {number("SLURM_PROCID"),
+                either(number("SLURM_STEP_NUM_TASKS"), number("SLURM_NTASKS")),
+                number("SLURM_LOCALID"),
+                {}},
+      .job_id = number("SLURM_JOB_ID"),
+      .step_id = number("SLURM_STEP_ID"),
+      .num_nodes =
+          either(number("SLURM_STEP_NUM_NODES"), number("SLURM_JOB_NUM_NODES")),
+      .nodes = either(text("SLURM_STEP_NODELIST"), text("SLURM_JOB_NODELIST")),
+      .restart_count = number("SLURM_RESTART_COUNT"),
+  };
+}
+
+}  // namespace
+
 Launch launch() {
   return {
       .rank = number("RANK"),
@@ -37,7 +68,20 @@ Launch launch() {
       .run_id = text("TORCHELASTIC_RUN_ID"),
       .restart_count = number("TORCHELASTIC_RESTART_COUNT"),
       .agent_hosts_store = text("TORCHELASTIC_USE_AGENT_STORE") == "True",
+      .open_mpi = mpi_place("OMPI_COMM_WORLD_"),
+      .mpich = {number("PMI_RANK"), number("PMI_SIZE"),
+                number("MPI_LOCALRANKID"), number("MPI_LOCALNRANKS")},
+      .mvapich = mpi_place("MV2_COMM_WORLD_"),
+      .jsrun = mpi_place("JSM_NAMESPACE_"),
+      .slurm = slurm_step(),
+      .mpi_job = text("PMIX_NAMESPACE"),
+      .completion_index = number("JOB_COMPLETION_INDEX"),
+      .processes_per_pod = text("PET_NPROC_PER_NODE"),
   };
+}
+
+std::optional<std::string> error_file() {
+  return text("TORCHELASTIC_ERROR_FILE");
 }
 
 std::optional<std::string> gloo_interface() {

@@ -15,10 +15,31 @@ namespace tessera::environment {
 [[nodiscard]] std::optional<std::string> text(const char* name);
 [[nodiscard]] std::optional<int64_t> number(const char* name);
 
-/// What torchrun and its like tell a process about its job. Fields that are
-/// unset in the environment are empty here; nothing is checked but that
-/// numbers are numbers.
+/// One launcher's numbers for this process, each unset where it says nothing.
+struct LaunchPlace {
+  std::optional<int64_t> rank;
+  std::optional<int64_t> size;
+  std::optional<int64_t> local_rank;
+  std::optional<int64_t> local_size;
+};
+
+/// What a Slurm step tells its tasks.
+struct SlurmStep {
+  LaunchPlace place;  // SLURM_PROCID; SLURM_STEP_NUM_TASKS or SLURM_NTASKS;
+                      // SLURM_LOCALID
+  std::optional<int64_t> job_id;         // SLURM_JOB_ID
+  std::optional<int64_t> step_id;        // SLURM_STEP_ID; only srun sets it
+  std::optional<int64_t> num_nodes;      // SLURM_STEP_NUM_NODES or
+                                         // SLURM_JOB_NUM_NODES
+  std::optional<std::string> nodes;      // SLURM_STEP_NODELIST or
+                                         // SLURM_JOB_NODELIST
+  std::optional<int64_t> restart_count;  // SLURM_RESTART_COUNT
+};
+
+/// What launchers tell a process about its job. Fields that are unset in the
+/// environment are empty here; nothing is checked but that numbers are numbers.
 struct Launch {
+  // torchrun and its like.
   std::optional<int64_t> rank;              // RANK
   std::optional<int64_t> world_size;        // WORLD_SIZE
   std::optional<int64_t> local_rank;        // LOCAL_RANK
@@ -28,10 +49,23 @@ struct Launch {
   std::optional<std::string> run_id;        // TORCHELASTIC_RUN_ID
   std::optional<int64_t> restart_count;     // TORCHELASTIC_RESTART_COUNT
   bool agent_hosts_store = false;  // TORCHELASTIC_USE_AGENT_STORE is "True"
+  // Other launchers.
+  LaunchPlace
+      open_mpi;         // OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE
+  LaunchPlace mpich;    // PMI_RANK, PMI_SIZE, MPI_LOCALRANKID, MPI_LOCALNRANKS
+  LaunchPlace mvapich;  // MV2_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE
+  LaunchPlace jsrun;    // JSM_NAMESPACE_RANK, _SIZE, _LOCAL_RANK
+  SlurmStep slurm;
+  std::optional<std::string> mpi_job;            // PMIX_NAMESPACE
+  std::optional<int64_t> completion_index;       // JOB_COMPLETION_INDEX
+  std::optional<std::string> processes_per_pod;  // PET_NPROC_PER_NODE
 };
 
 /// Errors: InvalidArgument naming the variable, its value and the remedy.
 [[nodiscard]] Launch launch();
+
+/// TORCHELASTIC_ERROR_FILE: where a rank that fails says why.
+[[nodiscard]] std::optional<std::string> error_file();
 
 /// GLOO_SOCKET_IFNAME: the network interface that Gloo binds.
 [[nodiscard]] std::optional<std::string> gloo_interface();

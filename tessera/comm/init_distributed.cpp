@@ -84,8 +84,13 @@ std::shared_ptr<gloo::transport::Device> gloo_device_of(const Job& job) {
                           is_loopback(job.master_addr) ? "127.0.0.1" : "");
 }
 
+std::string launcher_of(const Job& job) {
+  return tessera::str(job.source, " (", job.because, ")");
+}
+
 void say_what_was_found(const Job& job, c10::Device device) {
   if (job.rank != 0) return;
+  log_debug("job found by ", launcher_of(job));
   log_info("job found by ", job.source, ": ", job.world_size,
            job.world_size == 1 ? " rank, " : " ranks, ",
            device.is_cuda() ? "NCCL" : "Gloo",
@@ -97,6 +102,7 @@ void say_what_was_found(const Job& job, c10::Device device) {
 }  // namespace
 
 World init_distributed(const InitOptions& options) {
+  report_on_terminate();
   const Job job = find_job(environment::launch());
   set_log_rank(job.rank);
   const c10::Device device = device_of(job, options);
@@ -104,7 +110,8 @@ World init_distributed(const InitOptions& options) {
                             .size = job.world_size,
                             .local_rank = job.local_rank.value_or(0),
                             .device = device,
-                            .timeout = timeout_of(options, device)};
+                            .timeout = timeout_of(options, device),
+                            .launcher = launcher_of(job)};
   say_what_was_found(job, device);
   if (job.world_size == 1) {
     return World(std::make_shared<World::State>(place, nullptr, nullptr,

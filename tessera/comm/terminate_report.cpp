@@ -1,10 +1,15 @@
 #include "tessera/comm/terminate_report.h"
 
+#include <c10/util/Type.h>
+
 #include <exception>
 #include <mutex>
 #include <string>
+#include <typeinfo>
+#include <utility>
 
 #include "tessera/base/log.h"
+#include "tessera/comm/error_file.h"
 #include "tessera/comm/world_state.h"
 
 namespace tessera {
@@ -23,16 +28,28 @@ Report& report() {
   return *report;
 }
 
-std::string current_error() {
+// Its type as C++ names it, and what it says.
+std::pair<std::string, std::string> current_error() {
   const std::exception_ptr error = std::current_exception();
-  if (!error) return "std::terminate was called";
+  if (!error) return {"", "std::terminate was called"};
   try {
     std::rethrow_exception(error);
   } catch (const std::exception& known) {
-    return reason_of(known);
+    return {c10::demangle(typeid(known).name()), reason_of(known)};
   } catch (...) {
-    return "an exception that is no std::exception";
+    return {"", "an exception that is no std::exception"};
   }
+}
+
+void report_to_world(const std::shared_ptr<World::State>& state,
+                     const std::string& error) noexcept {
+  log_error("this process ends by an uncaught exception: ", error);
+  const std::string table = state->table();
+  // Closing connections could hang: the thread that threw may hold their locks.
+  state->announce(error);
+  // The process dies here: what the World would wait for at its end is moot.
+  static std::shared_ptr<World::State> kept;
+  kept = state;
 }
 
 void write_report() noexcept {
@@ -42,15 +59,9 @@ void write_report() noexcept {
     state = report().state.lock();
     report().state.reset();
   }
-  if (!state) return;
-  const std::string error = current_error();
-  log_error("this process ends by an uncaught exception: ", error);
-  const std::string table = state->table();
-  // Closing connections could hang: the thread that threw may hold their locks.
-  state->announce(error);
-  // The process dies here: what the World would wait for at its end is moot.
-  static std::shared_ptr<World::State> kept;
-  kept = std::move(state);
+  const auto [type, error] = current_error();
+  write_error_file(type, error);
+  if (state) report_to_world(state, error);
 }
 
 [[noreturn]] void handle_terminate() {
@@ -63,8 +74,13 @@ void write_report() noexcept {
 }  // namespace
 
 void report_on_terminate(const std::shared_ptr<World::State>& state) {
+  report_on_terminate();
   const std::lock_guard lock(report().mutex);
   report().state = state;
+}
+
+void report_on_terminate() {
+  const std::lock_guard lock(report().mutex);
   if (report().installed) return;
   report().installed = true;
   report().previous = std::set_terminate(handle_terminate);

@@ -43,6 +43,10 @@ std::chrono::milliseconds World::timeout() const {
   return checked(state_).place.timeout;
 }
 
+const std::string& World::launcher() const {
+  return checked(state_).place.launcher;
+}
+
 CollectiveLog& World::log() const { return checked(state_).log; }
 
 std::shared_ptr<Communicator> World::make_communicator(

@@ -60,6 +60,9 @@ class World {
   /// Where this rank computes: cpu, or cuda:<local rank>.
   [[nodiscard]] c10::Device device() const;
   [[nodiscard]] std::chrono::milliseconds timeout() const;
+  /// What init_distributed took its place from, with the variables that
+  /// decided it: "Slurm (SLURM_PROCID 3, SLURM_NTASKS 8, SLURM_LOCALID 1)".
+  [[nodiscard]] const std::string& launcher() const;
   [[nodiscard]] CollectiveLog& log() const;
 
   /// A communicator over `ranks` (world ranks, in this order; this rank must be
@@ -86,9 +89,11 @@ class World {
 
 /// Joins the job that the environment describes: torchrun's variables (agent
 /// hosted store included), plain RANK / WORLD_SIZE / MASTER_ADDR / MASTER_PORT,
-/// or else one process. Says on rank 0 which it took.
-/// Errors: InvalidArgument for half-set or impossible variables, CommError when
-///         the store cannot be reached.
+/// those of Open MPI, MPICH, MVAPICH2, jsrun, Slurm or a Kubernetes indexed Job
+/// (tessera/comm/launch.h has the order), or else one process. Says on rank 0
+/// which it took; so does World::launcher.
+/// Errors: InvalidArgument for half-set, impossible or contradictory variables,
+///         CommError when the store cannot be reached.
 [[nodiscard]] World init_distributed(const InitOptions& options = {});
 
 /// Runs `body` on `world_size` threads of this process, each with a World of

@@ -35,6 +35,7 @@ struct WorldPlace {
   int local_rank = 0;
   c10::Device device = c10::kCPU;
   std::chrono::milliseconds timeout = std::chrono::minutes(30);
+  std::string launcher = "threads of one process";
 };
 
 struct World::State {
