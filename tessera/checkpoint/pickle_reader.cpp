@@ -39,8 +39,6 @@ class PickleReader {
                               " at byte ", opcode_at_, ": ", why, "."));
   }
 
-  // --- bytes ---------------------------------------------------------------
-
   std::string_view take(uint64_t count) {
     if (count > bytes_.size() - at_) {
       refuse(str("it needs ", count, " bytes; ", bytes_.size() - at_,
@@ -183,8 +181,7 @@ class PickleReader {
 
   void set_items(const std::vector<PickleNode*>& items) {
     PickleNode& node = changeable_top();
-    const bool ordered_dict = node.kind == Kind::call;
-    if (node.kind != Kind::dict && !ordered_dict) {
+    if (node.kind != Kind::dict && node.kind != Kind::call) {
       refuse("it sets items of what is no dict");
     }
     if (items.size() % 2 != 0) refuse("odd items");
