@@ -1,0 +1,62 @@
+#include "tessera/train/functions.h"
+
+#include <torch/nn/functional/loss.h>
+#include <torch/torch.h>
+
+#include "tessera/base/error.h"
+
+namespace tessera::train {
+
+at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
+  return torch::rms_norm(x, weight.sizes(), weight, eps);
+}
+
+Rotary make_rotary(int64_t seq, int64_t head_dim, double base) {
+  require<InvalidArgument>(head_dim > 0 && head_dim % 2 == 0, [&] {
+    return str("make_rotary: heads of width ", head_dim,
+               "; their halves turn together, so give an even width.");
+  });
+  const auto real = torch::TensorOptions(torch::kDouble);
+  const auto exponent = torch::arange(0, head_dim, 2, real) / head_dim;
+  const auto frequency = torch::pow(base, exponent).reciprocal();
+  auto angle = torch::outer(torch::arange(seq, real), frequency);
+  angle = torch::cat({angle, angle}, -1);
+  return {angle.cos().to(torch::kFloat), angle.sin().to(torch::kFloat)};
+}
+
+at::Tensor rotate(const at::Tensor& x, const Rotary& rotary) {
+  const auto halves = x.chunk(2, -1);
+  return x * rotary.cos + torch::cat({-halves[1], halves[0]}, -1) * rotary.sin;
+}
+
+at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up) {
+  return torch::silu(gate) * up;
+}
+
+at::Tensor split_heads(const at::Tensor& x, int64_t heads) {
+  return x.view({x.size(0), x.size(1), heads, -1}).transpose(1, 2);
+}
+
+at::Tensor join_heads(const at::Tensor& x) {
+  return x.transpose(1, 2).flatten(2);
+}
+
+at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k,
+                            const at::Tensor& v) {
+  return torch::scaled_dot_product_attention(
+      q, k, v, /*attn_mask=*/{}, /*dropout_p=*/0.0, /*is_causal=*/true,
+      /*scale=*/{}, /*enable_gqa=*/q.size(1) != k.size(1));
+}
+
+at::Tensor sum_of_token_losses(const at::Tensor& logits,
+                               const at::Tensor& targets) {
+  const auto precise =
+      logits.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat;
+  return torch::nn::functional::cross_entropy(
+      logits.flatten(0, 1).to(precise), targets.flatten(),
+      torch::nn::functional::CrossEntropyFuncOptions()
+          .ignore_index(kNoTarget)
+          .reduction(torch::kSum));
+}
+
+}  // namespace tessera::train

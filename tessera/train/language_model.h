@@ -1,0 +1,25 @@
+// What the trainer knows of a model: tokens in, logits out, and the parts that
+// are gathered one at a time.
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include <memory>
+#include <vector>
+
+namespace tessera::train {
+
+class LanguageModel : public torch::nn::Module {
+ public:
+  /// tokens: [B, N], int64. Returns [B, N, V]: at each position the logits of
+  /// the token that comes after it.
+  [[nodiscard]] virtual at::Tensor forward(const at::Tensor& tokens) = 0;
+
+  /// The modules that are units of their own: embedding, blocks and head, in
+  /// the order of the forward. What stands in none of them belongs to the root.
+  [[nodiscard]] virtual std::vector<torch::nn::Module*> units() = 0;
+};
+
+using LanguageModelPtr = std::shared_ptr<LanguageModel>;
+
+}  // namespace tessera::train

@@ -1,0 +1,85 @@
+// All that a training run is told, as one value. docs/train.md has the keys.
+//
+//   TrainConfig config = read_train_config("train.toml", {"train.steps=100"});
+//
+// Torch-free: it can be read, checked and printed without a device.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tessera/optim/lr_factor.h"
+#include "tessera/train/model_presets.h"
+
+namespace tessera::train {
+
+struct DataConfig {
+  std::string train;     // token file
+  std::string held_out;  // token file; empty: no evaluation
+};
+
+enum class OnNonFinite { stop, skip };
+
+struct LoopConfig {
+  int64_t steps = 1000;
+  int64_t batch = 8;            // sequences of one forward of one rank
+  int64_t tokens_per_step = 0;  // over all ranks; 0: one forward for each rank
+  uint64_t seed = 1;
+  double max_norm = 1.0;  // 0: gradients are not clipped
+  OnNonFinite on_nonfinite = OnNonFinite::stop;
+  bool deterministic = false;
+};
+
+enum class OptimizerKind { fused_adamw, torch_adamw };
+
+struct OptimizerConfig {
+  OptimizerKind kind = OptimizerKind::fused_adamw;
+  double lr = 1e-3;
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double eps = 1e-8;
+  double weight_decay = 0.1;  // of matrices; vectors have none
+};
+
+enum class Strategy { fully_shard, replicate };
+enum class Precision { float32, bfloat16 };
+enum class ReshardPolicy { automatic, always, never };
+
+struct ShardConfig {
+  Strategy strategy = Strategy::fully_shard;
+  Precision param_dtype = Precision::float32;
+  Precision reduce_dtype = Precision::float32;
+  ReshardPolicy reshard = ReshardPolicy::automatic;
+};
+
+struct EvaluationConfig {
+  int64_t every = 100;        // steps; 0: at the end only
+  int64_t max_windows = 256;  // of the held-out text; 0: all. At the end: all
+};
+
+struct OutputConfig {
+  std::string folder = "run";
+  int64_t print_every = 10;
+  bool tensorboard = true;
+  double peak_tflops = 0;  // of one device, for MFU; 0: not known
+};
+
+struct DistributedConfig {
+  double timeout_seconds = 0;  // 0: 600 on NCCL, 1800 on Gloo
+};
+
+struct TrainConfig {
+  ModelConfig model;
+  double init_std = 0.02;
+  DataConfig data;
+  LoopConfig train;
+  OptimizerConfig optimizer;
+  LrScheduleOptions schedule;  // total_steps is train.steps
+  ShardConfig shard;
+  EvaluationConfig evaluation;
+  OutputConfig output;
+  DistributedConfig distributed;
+};
+
+}  // namespace tessera::train

@@ -1,0 +1,80 @@
+#include "tessera/train/train_step.h"
+
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "tessera/optim/clip_grad_norm.h"
+#include "tessera/shard/fully_shard.h"
+#include "tessera/train/functions.h"
+#include "tessera/train/sum_over_ranks.h"
+
+namespace tessera::train {
+namespace {
+
+/// On the mesh's device, as a 0-dim double.
+at::Tensor tokens_of_all_ranks(const std::vector<Batch>& micro_batches,
+                               const DeviceMesh& mesh) {
+  auto count = torch::zeros({}, torch::kDouble);
+  for (const Batch& batch : micro_batches) {
+    count += batch.target.ne(kNoTarget).sum().to(count.device());
+  }
+  return sum_over_ranks(count, mesh);
+}
+
+/// The sum of this rank's token losses; gradients are left in the parameters.
+at::Tensor run_backwards(LanguageModel& model,
+                         const std::vector<Batch>& micro_batches,
+                         const at::Tensor& scale, c10::Device device) {
+  auto sum = torch::zeros({}, scale.options());
+  for (size_t i = 0; i < micro_batches.size(); ++i) {
+    if (micro_batches.size() > 1) {
+      set_requires_gradient_sync(
+          model, i + 1 == micro_batches.size() ? Sync::on : Sync::off);
+    }
+    const auto logits = model.forward(micro_batches[i].input.to(device));
+    const auto loss =
+        sum_of_token_losses(logits, micro_batches[i].target.to(device));
+    (loss * scale.to(loss.dtype())).backward();
+    sum += loss.detach();
+  }
+  return sum;
+}
+
+at::Tensor clip(const LanguageModel& model, double max_norm) {
+  return max_norm > 0 ? clip_grad_norm_(model.parameters(), max_norm)
+                      : get_total_norm(model.parameters());
+}
+
+}  // namespace
+
+StepResult train_step(LanguageModel& model, torch::optim::Optimizer& optimizer,
+                      const std::vector<Batch>& micro_batches,
+                      const DeviceMesh& mesh, const StepOptions& options) {
+  const auto tokens = tokens_of_all_ranks(micro_batches, mesh);
+  // Sharding averages gradients over ranks; we want their sum.
+  const auto scale = static_cast<double>(mesh.numel()) / tokens.clamp_min(1.0);
+  const auto loss = run_backwards(model, micro_batches, scale, mesh.device());
+  const auto norm = clip(model, options.max_norm);
+  const auto wish =
+      torch::full({}, options.wish == Wish::stop ? 1.0 : 0.0, loss.options());
+  const auto sums = sum_over_ranks(torch::stack({loss, wish}), mesh);
+
+  // The one wait of a step for the device.
+  const auto seen =
+      torch::cat({sums, tokens.view(1), norm.to(torch::kDouble).view(1)}).cpu();
+  const double* value = seen.const_data_ptr<double>();
+  StepResult result;
+  result.tokens = std::llround(value[2]);
+  result.loss = value[0] / std::max(1.0, value[2]);
+  result.grad_norm = value[3];
+  result.wish = value[1] > 0 ? Wish::stop : Wish::go_on;
+  result.updated =
+      std::isfinite(result.loss) && std::isfinite(result.grad_norm);
+  if (result.updated) optimizer.step();
+  optimizer.zero_grad();
+  return result;
+}
+
+}  // namespace tessera::train

@@ -1,0 +1,53 @@
+// One update of the weights.
+//
+//   StepResult result = train_step(*model, *optimizer, micro_batches, mesh,
+//                                  {.max_norm = 1.0});
+//
+// The gradient is that of the mean loss over all tokens of the step, over all
+// micro-batches and ranks, however unevenly the tokens lie.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/optim/optimizer.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "tessera/mesh/device_mesh.h"
+#include "tessera/train/language_model.h"
+#include "tessera/train/train_config.h"
+
+namespace tessera::train {
+
+/// [B, N] each, int64, on any device. The target is the token after each input
+/// token, or kNoTarget.
+struct Batch {
+  at::Tensor input;
+  at::Tensor target;
+};
+
+enum class Wish { go_on, stop };
+
+struct StepOptions {
+  double max_norm = 1.0;    // 0: gradients are not clipped
+  Wish wish = Wish::go_on;  // of this rank: see StepResult::wish
+};
+
+/// The same on every rank.
+struct StepResult {
+  double loss = 0;       // mean over all tokens of the step, nats
+  double grad_norm = 0;  // before clipping
+  int64_t tokens = 0;    // that had a target
+  bool updated = true;   // false: loss or norm was not finite; nothing changed
+  Wish wish = Wish::go_on;  // stop: some rank wished to
+};
+
+/// Forward, backward, clip, update. A collective: every rank brings as many
+/// micro-batches. The gradients are sharded, hence equal work on all ranks;
+/// they are summed over ranks once, with the last micro-batch. A loss or norm
+/// that is not finite leaves weights and optimizer as they were.
+StepResult train_step(LanguageModel& model, torch::optim::Optimizer& optimizer,
+                      const std::vector<Batch>& micro_batches,
+                      const DeviceMesh& mesh, const StepOptions& options);
+
+}  // namespace tessera::train
