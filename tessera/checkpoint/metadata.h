@@ -12,10 +12,10 @@
 #include <map>
 #include <string>
 #include <string_view>
-#include <variant>
 #include <vector>
 
 #include "tessera/base/dtype.h"
+#include "tessera/state/path.h"
 #include "tessera/tensor/box.h"
 
 namespace tessera::checkpoint {
@@ -46,13 +46,6 @@ struct StoredTensor {
 
   bool operator==(const StoredTensor&) const = default;
 };
-
-/// One step from the root of nested dicts and lists to a leaf.
-using PathStep = std::variant<std::string, int64_t>;
-using Path = std::vector<PathStep>;
-
-/// The steps joined by dots: the key of a leaf.
-[[nodiscard]] std::string key_of(const Path& path);
 
 struct Metadata {
   std::map<std::string, StoredTensor> tensors = {};

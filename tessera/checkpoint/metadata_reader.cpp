@@ -271,15 +271,6 @@ class MetadataReader {
 
 }  // namespace
 
-std::string key_of(const Path& path) {
-  std::string key;
-  for (size_t i = 0; i < path.size(); ++i) {
-    if (i > 0) key += '.';
-    std::visit([&](const auto& step) { key += str(step); }, path[i]);
-  }
-  return key;
-}
-
 Metadata parse_metadata(std::string_view bytes, const std::string& path) {
   require<CheckpointError>(!bytes.empty(), [&] {
     return str("checkpoint metadata '", path,

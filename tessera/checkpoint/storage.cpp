@@ -2,6 +2,8 @@
 
 #include <fcntl.h>
 #include <stdio.h>
+#include <sys/file.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -33,6 +35,17 @@ class LocalFile final : public ReadableFile, public WritableFile {
 
  private:
   File file_;
+};
+
+class FileLock final : public Lock {
+ public:
+  explicit FileLock(int descriptor) : descriptor_(descriptor) {}
+  FileLock(const FileLock&) = delete;
+  FileLock& operator=(const FileLock&) = delete;
+  ~FileLock() override { ::close(descriptor_); }
+
+ private:
+  int descriptor_;
 };
 
 void check(const std::error_code& error, const char* what,
@@ -105,6 +118,16 @@ class LocalStorage final : public Storage {
 
   void sync_folder(const std::string& folder) override {
     checkpoint::sync_folder(folder);
+  }
+
+  std::unique_ptr<Lock> lock(const std::string& path) override {
+    const int descriptor =
+        ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (descriptor < 0) raise_errno("create lock file", path);
+    auto lock = std::make_unique<FileLock>(descriptor);
+    if (::flock(descriptor, LOCK_EX | LOCK_NB) == 0) return lock;
+    if (errno == EWOULDBLOCK) return nullptr;
+    raise_errno("lock", path);
   }
 };
 

@@ -31,6 +31,13 @@ class WritableFile {
   virtual void sync() = 0;
 };
 
+/// A lock file that this process holds, until the object goes or the process
+/// ends.
+class Lock {
+ public:
+  virtual ~Lock() = default;
+};
+
 /// Errors of all methods: CheckpointError with path and reason.
 class Storage {
  public:
@@ -58,6 +65,9 @@ class Storage {
   virtual void remove_all(const std::string& path) = 0;
   /// Returns when the list of names of `folder` will survive a power cut.
   virtual void sync_folder(const std::string& folder) = 0;
+  /// Locks a file, which is made if it is not there. Null when another holds
+  /// it.
+  [[nodiscard]] virtual std::unique_ptr<Lock> lock(const std::string& path) = 0;
 };
 
 /// The file systems of this machine, and those mounted there.

@@ -1,0 +1,75 @@
+// A checkpoint folder opened for reading.
+//
+//   const CheckpointReader reader("ckpt/step-10");
+//   reader.metadata().tensors.at("model.weight").sizes;
+//   reader.read_box("model.weight", box, into);
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+
+#include "tessera/checkpoint/item.h"
+#include "tessera/checkpoint/metadata.h"
+#include "tessera/checkpoint/region.h"
+#include "tessera/checkpoint/storage.h"
+
+namespace tessera::checkpoint {
+
+/// Threads may read at once.
+class CheckpointReader {
+ public:
+  /// Reads `.metadata`, checks it against its checksum and the sizes of the
+  /// files that it names. Errors: CheckpointError that says why `path` is no
+  /// checkpoint, or an
+  ///         incomplete or damaged one.
+  explicit CheckpointReader(std::string path,
+                            std::shared_ptr<Storage> storage = local_storage());
+
+  [[nodiscard]] const std::string& path() const { return path_; }
+  [[nodiscard]] const Metadata& metadata() const { return metadata_; }
+
+  /// Errors: CheckpointError for damage and for what is no plain value, unless
+  ///         that is to be kept.
+  [[nodiscard]] Value read_value(const std::string& key,
+                                 OnUnknown on_unknown) const;
+
+  /// Fills `into` with the bytes of `wanted`, row-major, in the stored dtype.
+  /// Reads no item that the box does not need; what is read whole is compared
+  /// with its checksum.
+  /// Errors: CheckpointError for holes, damage, and items that are not what
+  ///         `.metadata` says.
+  void read_box(const std::string& key, const Box& wanted,
+                std::span<std::byte> into) const;
+
+  /// Compares every byte of all files with its checksum, and every item with
+  /// `.metadata`; checks that each tensor is complete.
+  /// Returns: the number of bytes compared.
+  /// Errors:  CheckpointError at the first thing that is wrong.
+  uint64_t verify() const;
+
+ private:
+  [[nodiscard]] const ReadableFile& file(const std::string& name) const;
+  [[nodiscard]] FileSlice slice_of(const std::string& key,
+                                   const ItemPlace& place) const;
+  [[nodiscard]] ItemTensor item_of(const std::string& key,
+                                   const FileSlice& slice,
+                                   const StoredTensor& tensor,
+                                   const StoredBox& stored) const;
+  void read_metadata();
+  void check_files() const;
+  void verify_file(const std::string& name, uint64_t num_bytes,
+                   uint32_t crc) const;
+  uint64_t verify_data(const FileSlice& slice, const ItemTensor& item) const;
+
+  std::string path_;
+  std::shared_ptr<Storage> storage_;
+  Metadata metadata_;
+  mutable std::mutex mutex_;
+  mutable std::map<std::string, std::unique_ptr<ReadableFile>> files_;
+};
+
+}  // namespace tessera::checkpoint

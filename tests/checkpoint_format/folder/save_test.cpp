@@ -1,0 +1,288 @@
+// Saving a folder: complete or not at all, whatever fails and whoever dies.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+
+#include "tessera/checkpoint/folders.h"
+#include "tests/checkpoint_format/folder/thread_peers.h"
+#include "tests/support/temporary_folder.h"
+
+namespace tessera::checkpoint {
+namespace {
+
+using testing::TemporaryFolder;
+
+// Counts what is done to the disk; `at` is called before the n-th.
+class HookedStorage : public Storage {
+ public:
+  explicit HookedStorage(std::function<void(int64_t, const std::string&)> at)
+      : at_(std::move(at)) {}
+
+  [[nodiscard]] int64_t count() const { return count_; }
+
+  std::unique_ptr<ReadableFile> open(const std::string& path) override {
+    return inner_->open(path);
+  }
+  std::unique_ptr<WritableFile> create(const std::string& path) override {
+    step(path);
+    return std::make_unique<HookedFile>(*this, path, inner_->create(path));
+  }
+  bool exists(const std::string& path) override { return inner_->exists(path); }
+  std::vector<std::string> list(const std::string& folder) override {
+    return inner_->list(folder);
+  }
+  void make_folders(const std::string& path) override {
+    step(path);
+    inner_->make_folders(path);
+  }
+  void exchange_folders(const std::string& from,
+                        const std::string& to) override {
+    step(to);
+    inner_->exchange_folders(from, to);
+  }
+  void rename_folder(const std::string& from, const std::string& to) override {
+    step(to);
+    inner_->rename_folder(from, to);
+  }
+  void remove_all(const std::string& path) override {
+    inner_->remove_all(path);
+  }
+  void sync_folder(const std::string& folder) override {
+    step(folder);
+    inner_->sync_folder(folder);
+  }
+  std::unique_ptr<Lock> lock(const std::string& path) override {
+    return inner_->lock(path);
+  }
+
+ private:
+  class HookedFile final : public WritableFile {
+   public:
+    HookedFile(HookedStorage& storage, std::string path,
+               std::unique_ptr<WritableFile> inner)
+        : storage_(storage), path_(std::move(path)), inner_(std::move(inner)) {}
+    void write(uint64_t offset, std::span<const std::byte> from) override {
+      inner_->write(offset, from.first(from.size() / 2));
+      storage_.step(path_);  // half of it is on the disk
+      inner_->write(offset, from);
+    }
+    void sync() override {
+      storage_.step(path_);
+      inner_->sync();
+    }
+
+   private:
+    HookedStorage& storage_;
+    std::string path_;
+    std::unique_ptr<WritableFile> inner_;
+  };
+
+  void step(const std::string& path) { at_(count_++, path); }
+
+  std::function<void(int64_t, const std::string&)> at_;
+  std::atomic<int64_t> count_ = 0;
+  std::shared_ptr<Storage> inner_ = local_storage();
+};
+
+std::vector<std::string> names_in(const std::string& folder) {
+  return local_storage()->list(folder);
+}
+
+TEST(FolderSave, RoundTripsEverySizeAtEveryRankCount) {
+  for (int64_t rows = 0; rows <= 9; ++rows) {
+    for (int ranks = 1; ranks <= 4; ++ranks) {
+      const TemporaryFolder folder;
+      const SmallState state{.rows = rows, .factor = 3};
+      const auto errors = run_peers(ranks, [&](const Peers& peers) {
+        save_small(folder / "step-1", peers, state);
+      });
+      EXPECT_EQ(errors, std::vector<std::string>(ranks));
+      EXPECT_EQ(compare_small(folder / "step-1", state), "")
+          << rows << " rows on " << ranks << " ranks";
+      EXPECT_EQ(names_in(folder.path()), std::vector<std::string>{"step-1"});
+      // Loads into any other cut.
+      const CheckpointReader reader(folder / "step-1");
+      for (int readers = 1; readers <= 4; ++readers) {
+        for (int rank = 0; rank < readers; ++rank) {
+          const Box box = state.box_of(rank, readers);
+          std::vector<std::byte> bytes(box.numel());
+          reader.read_box("model.w", box, bytes);
+          EXPECT_EQ(bytes, state.bytes_of(box));
+        }
+      }
+    }
+  }
+}
+
+TEST(FolderSave, ReplacesAnOlderOneOrRefuses) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "step-1";
+  save_small(path, {}, {.rows = 9, .factor = 1});
+  save_small(path, {}, {.rows = 2, .factor = 2});
+  EXPECT_EQ(compare_small(path, {.rows = 2, .factor = 2}), "");
+  EXPECT_EQ(names_in(folder.path()), std::vector<std::string>{"step-1"});
+  EXPECT_THROW(save_small(path, {}, {}, {.existing = Existing::refuse}),
+               InvalidArgument);
+  EXPECT_EQ(compare_small(path, {.rows = 2, .factor = 2}), "");
+}
+
+// A full disk, or any other failure, at every single step, on either rank.
+TEST(FolderSave, FailsOnEveryRankTheSameAndLeavesTheOlderOne) {
+  const SmallState older{.rows = 4, .factor = 1};
+  for (int failing = 0; failing < 2; ++failing) {
+    int64_t last = 0;
+    bool failed = true;
+    for (int64_t step = 0; failed; ++step) {
+      const TemporaryFolder folder;
+      const std::string path = folder / "step-1";
+      save_small(path, {}, older);
+      std::atomic<bool> hit = false;
+      const auto fail = [&](int64_t count, const std::string& at) {
+        if (count != step) return;
+        hit = true;
+        throw CheckpointError("cannot write '" + at + "': no space left");
+      };
+      const auto errors = run_peers(2, [&](const Peers& peers) {
+        SaveFolderOptions options;
+        if (peers.rank == failing) {
+          options.storage = std::make_shared<HookedStorage>(fail);
+        }
+        save_small(path, peers, {.rows = 4, .factor = 2}, options);
+      });
+      failed = hit;
+      if (!failed) break;
+      last = step;
+      SCOPED_TRACE(str("rank ", failing, " at step ", step));
+      EXPECT_EQ(errors[0], errors[1]);
+      for (const std::string& part : {str("failed on rank ", failing),
+                                      std::string("no space left"), path}) {
+        EXPECT_NE(errors[0].find(part), std::string::npos) << errors[0];
+      }
+      const std::string now = compare_small(path, older);
+      const std::string after = compare_small(path, {.rows = 4, .factor = 2});
+      EXPECT_TRUE(now.empty() || after.empty()) << now << after;
+      EXPECT_EQ(names_in(folder.path()), std::vector<std::string>{"step-1"});
+    }
+    EXPECT_GE(last, failing == 0 ? 10 : 4);
+  }
+}
+
+// In a process of its own that dies by SIGKILL before every single step.
+TEST(FolderSave, KilledAnywhereLeavesTheOlderOneOrTheNewOne) {
+  const SmallState older{.rows = 4, .factor = 1};
+  const SmallState newer{.rows = 4, .factor = 2};
+  bool killed = true;
+  int64_t num_kills = 0;
+  for (int64_t step = 0; killed; ++step) {
+    const TemporaryFolder folder;
+    save_small(folder / "step-1", {}, older);
+    const pid_t child = ::fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      const auto storage = std::make_shared<HookedStorage>(
+          [&](int64_t count, const std::string&) {
+            if (count == step) ::raise(SIGKILL);
+          });
+      save_small(folder / "step-2", {}, newer,
+                 {.num_threads = 1, .storage = storage});
+      ::_exit(0);
+    }
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    killed = WIFSIGNALED(status);
+    num_kills += killed ? 1 : 0;
+    SCOPED_TRACE(str("killed at step ", step));
+    const auto found = latest(folder.path());
+    ASSERT_TRUE(found);
+    EXPECT_EQ(compare_small(*found, step_of(*found) == 2 ? newer : older), "");
+    // The next save clears up.
+    save_small(folder / "step-2", {}, newer);
+    EXPECT_EQ(names_in(folder.path()),
+              (std::vector<std::string>{"step-1", "step-2"}));
+  }
+  EXPECT_GE(num_kills, 10);
+}
+
+TEST(FolderSave, OfTwoJobsInOneFolderLeavesOneOfThemWhole) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "step-1";
+  for (int round = 0; round < 10; ++round) {
+    std::vector<std::string> errors(2);
+    {
+      std::vector<std::jthread> jobs;
+      for (int job = 0; job < 2; ++job) {
+        jobs.emplace_back([&, job] {
+          try {
+            save_small(path, {}, {.rows = 4, .factor = job + 1});
+          } catch (const Error& error) {
+            errors[job] = error.what();
+          }
+        });
+      }
+    }
+    EXPECT_TRUE(errors[0].empty() || errors[1].empty())
+        << errors[0] << errors[1];
+    EXPECT_TRUE(compare_small(path, {.rows = 4, .factor = 1}).empty() ||
+                compare_small(path, {.rows = 4, .factor = 2}).empty());
+    EXPECT_EQ(names_in(folder.path()), std::vector<std::string>{"step-1"});
+  }
+}
+
+// A disk that does not show what the other rank made.
+class OwnDisk final : public HookedStorage {
+ public:
+  OwnDisk() : HookedStorage([](int64_t, const std::string&) {}) {}
+  bool exists(const std::string&) override { return false; }
+};
+
+TEST(FolderSave, OnADiskOfEachRanksOwnFailsAndSaysSo) {
+  const TemporaryFolder folder;
+  const auto errors = run_peers(2, [&](const Peers& peers) {
+    SaveFolderOptions options;
+    if (peers.rank == 1) options.storage = std::make_shared<OwnDisk>();
+    save_small(folder / "step-1", peers, {}, options);
+  });
+  EXPECT_EQ(errors[0], errors[1]);
+  EXPECT_NE(errors[0].find("every rank must see the same file system"),
+            std::string::npos)
+      << errors[0];
+  EXPECT_TRUE(names_in(folder.path()).empty());
+}
+
+TEST(FolderSave, IntoAReadOnlyFolderNamesItAndTheReason) {
+  if (::geteuid() == 0) {  // root may write anywhere but here
+    const std::string message = testing::message_of<CheckpointError>(
+        [] { save_small("/proc/tessera/step-1", {}, {}); });
+    EXPECT_NE(message.find("/proc/tessera"), std::string::npos) << message;
+    return;
+  }
+  const TemporaryFolder folder;
+  std::filesystem::permissions(
+      folder.path(),
+      std::filesystem::perms::owner_read | std::filesystem::perms::owner_exec);
+  const std::string message = testing::message_of<CheckpointError>(
+      [&] { save_small(folder / "step-1", {}, {}); });
+  EXPECT_NE(message.find("denied"), std::string::npos) << message;
+  std::filesystem::permissions(folder.path(),
+                               std::filesystem::perms::owner_all);
+}
+
+TEST(FolderSave, WithARankThatDisagreesFailsEverywhereBeforeItWrites) {
+  const TemporaryFolder folder;
+  const auto errors = run_peers(3, [&](const Peers& peers) {
+    save_small(folder / "step-1", peers,
+               {.rows = 4, .factor = peers.rank == 2 ? 7 : 1});
+  });
+  EXPECT_EQ(errors[0], errors[1]);
+  EXPECT_EQ(errors[0], errors[2]);
+  EXPECT_NE(errors[0].find("'step' is 1 on rank 0 and 7 on rank 2"),
+            std::string::npos)
+      << errors[0];
+  EXPECT_TRUE(names_in(folder.path()).empty());
+}
+
+}  // namespace
+}  // namespace tessera::checkpoint
