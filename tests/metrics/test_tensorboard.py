@@ -1,7 +1,7 @@
 """TensorBoard's events, read back: test_tensorboard.py WRITE_EVENTS
 
 By a reader of the format that is written here, and by TensorBoard's own. That
-runs in the Python that TESSERA_TENSORBOARD_PYTHON names (scripts/setup full
+runs in the Python that TESSERA_TENSORBOARD_PYTHON names (scripts/setup test
 installs one); without one its test says so and is skipped.
 """
 import json

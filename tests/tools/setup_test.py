@@ -93,6 +93,20 @@ class Setup(unittest.TestCase):
         self.succeed("cpu")  # which a full one serves too
         self.assertEqual(len(self.asked()), 1)
 
+    def test_the_referees_of_single_tests_come_once(self):
+        self.succeed("test")
+        asked = self.asked()
+        self.assertEqual(asked[1:], [
+            "pip -m pip install tensorboard",
+            "apt-get install -y --no-install-recommends sentencepiece"])
+        self.command("spm_encode", "#!/bin/bash\n")
+        self.succeed("test")
+        self.assertEqual(self.asked(), asked)
+
+    def test_a_referee_that_cannot_be_had_is_named_and_no_error(self):
+        self.assertIn("no SentencePiece", self.succeed("test", USER_ID="1000"))
+        self.assertNotIn("apt-get", " ".join(self.asked()))
+
     def test_missing_packages_are_asked_of_apt_once(self):
         (self.bin / "cmake").unlink()
         self.assertIn("installing with apt: cmake", self.succeed())
