@@ -42,7 +42,8 @@ void CallScope::refuse_unknown_output() const {
   for (const auto& unit : units_) {
     require<InvalidArgument>(
         !unit->options().mp_policy.output_dtype.has_value(), [&] {
-          return str("call: unit '", unit->name(), "' has an output_dtype, but "
+          return str("call: unit '", unit->name(),
+                     "' has an output_dtype, but "
                      "the module returns a type that cannot be looked into. "
                      "Return a tensor, or a vector or tuple of tensors.");
         });

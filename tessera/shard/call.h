@@ -38,8 +38,7 @@ class CallScope {
 
   template <class T>
   decltype(auto) input(T&& value) const
-    requires(!std::is_same_v<std::decay_t<T>, at::Tensor>)
-  {
+      requires(!std::is_same_v<std::decay_t<T>, at::Tensor>) {
     if constexpr (std::is_same_v<std::decay_t<T>, std::vector<at::Tensor>>) {
       std::vector<at::Tensor> cast;
       for (const at::Tensor& tensor : value) cast.push_back(input(tensor));
@@ -50,9 +49,7 @@ class CallScope {
   }
 
   template <class T>
-  T output(T value) const
-    requires(!std::is_same_v<T, at::Tensor>)
-  {
+  T output(T value) const requires(!std::is_same_v<T, at::Tensor>) {
     if constexpr (std::is_same_v<T, std::vector<at::Tensor>>) {
       for (at::Tensor& tensor : value) tensor = output(tensor);
     } else if constexpr (internal::is_tuple<T>) {

@@ -77,11 +77,11 @@ void check_options(const FullyShardOptions& options) {
         "to init_device_mesh(world).");
   });
   require<Unsupported>(options.mesh.num_axes() == 1, [&] {
-    return tessera::str(
-        "fully_shard: the mesh ", options.mesh.describe(), " has ",
-        options.mesh.num_axes(), " axes; only one axis is supported so far. "
-        "Give a slice of it, such as mesh[\"", options.mesh.axes().back(),
-        "\"].");
+    return tessera::str("fully_shard: the mesh ", options.mesh.describe(),
+                        " has ", options.mesh.num_axes(),
+                        " axes; only one axis is supported so far. "
+                        "Give a slice of it, such as mesh[\"",
+                        options.mesh.axes().back(), "\"].");
   });
   require<InvalidState>(!c10::InferenceMode::is_enabled(), [] {
     return tessera::str(
@@ -110,7 +110,8 @@ void check_modules(std::span<torch::nn::Module* const> modules) {
               !(bag && bag->options.max_norm()),
           [&] {
             return tessera::str(
-                "fully_shard: '", name, "' has max_norm, which writes its "
+                "fully_shard: '", name,
+                "' has max_norm, which writes its "
                 "weight in forward; that write would be lost. Leave max_norm "
                 "out, or put the weight into ignored_params.");
           });
@@ -129,13 +130,13 @@ void check_parameters(const std::vector<FoundParameter>& parameters) {
                           tensor.dtype().name(),
                           ", not floating-point; register it as a buffer.");
     });
-    require<Unsupported>(tensor.layout() == at::kStrided &&
-                             tensor.is_contiguous(), [&] {
-      return tessera::str("fully_shard: parameter '", name, "' of shape ",
-                          tensor.sizes(), " and strides ", tensor.strides(),
-                          " is not contiguous (channels_last?); make it "
-                          "contiguous before.");
-    });
+    require<Unsupported>(
+        tensor.layout() == at::kStrided && tensor.is_contiguous(), [&] {
+          return tessera::str("fully_shard: parameter '", name, "' of shape ",
+                              tensor.sizes(), " and strides ", tensor.strides(),
+                              " is not contiguous (channels_last?); make it "
+                              "contiguous before.");
+        });
     require<InvalidState>(tensor.is_leaf() && !tensor.is_inference(), [&] {
       return tessera::str("fully_shard: parameter '", name,
                           "' is not a leaf, or was made in InferenceMode; it "
@@ -165,7 +166,8 @@ void check_holders(const std::vector<FoundParameter>& parameters) {
   require<InvalidState>(num_held < 2 || num_held < num_trained, [&] {
     return tessera::str(
         "fully_shard: parameter '", first->name, "' and the other ",
-        num_held - 1, " trained ones have more holders than their modules "
+        num_held - 1,
+        " trained ones have more holders than their modules "
         "explain: an optimizer made before fully_shard, or a list from "
         "parameters() still alive. After sharding it would hold tensors that "
         "nobody trains. Make the optimizer after fully_shard, and let such "
@@ -179,8 +181,8 @@ void check_equal_start(const std::vector<FoundParameter>& parameters,
   const std::string mine = describe(parameters);
   GateOff off;
   torch::NoGradGuard no_grad;
-  const auto hash = static_cast<int64_t>(
-      hash_bytes(mine.data(), mine.size(), kFnvOffset));
+  const auto hash =
+      static_cast<int64_t>(hash_bytes(mine.data(), mine.size(), kFnvOffset));
   const auto on_device = at::TensorOptions(at::kLong).device(lanes.device);
   const at::Tensor input = at::full({1}, hash, on_device);
   const at::Tensor output = at::empty({lanes.size()}, on_device);

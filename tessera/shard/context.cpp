@@ -129,8 +129,8 @@ void ShardContext::touch_forward(Unit& unit, const OperatorUse& use) {
 void ShardContext::touch_backward(Unit& unit, const OperatorUse& use) {
   ensure_backward();
   const auto node = torch::autograd::get_current_node();
-  const bool written = unit.written_since_gather() ||
-                       (node && unit.written_since(*node));
+  const bool written =
+      unit.written_since_gather() || (node && unit.written_since(*node));
   require<InvalidState>(!written, [&] {
     return str("a parameter of unit '", unit.name(),
                "' was written between the "

@@ -68,7 +68,8 @@ class ShardContext : public std::enable_shared_from_this<ShardContext> {
   void issue_reductions(Issue which);
   void finish_backward();
   void abandon_backward() noexcept;
-  [[nodiscard]] std::vector<std::vector<std::vector<bool>>> agree_on_gradients();
+  [[nodiscard]] std::vector<std::vector<std::vector<bool>>>
+  agree_on_gradients();
   void check_hashes(const int64_t* hashes);
   [[nodiscard]] std::vector<Unit*> reduction_order() const;
 

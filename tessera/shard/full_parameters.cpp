@@ -27,8 +27,9 @@ namespace {
 
 void check_circumstances(const std::shared_ptr<Unit>& unit) {
   require<InvalidState>(!c10::InferenceMode::is_enabled(), [] {
-    return str("FullParameters: inside InferenceMode, where it would make "
-               "tensors that can never train; open the scope outside.");
+    return str(
+        "FullParameters: inside InferenceMode, where it would make "
+        "tensors that can never train; open the scope outside.");
   });
   require<InvalidState>(!unit->context()->backward_running(), [&] {
     return str("FullParameters: a backward pass through unit '", unit->name(),
@@ -41,19 +42,19 @@ void check_circumstances(const std::shared_ptr<Unit>& unit) {
 FullParameters::FullParameters(torch::nn::Module& module, Write write)
     : write_(write) {
   for (auto& unit : units_below(module)) {
-    show(module, std::move(unit), ParameterGroup::Values::gathered);
+    show(module, std::move(unit), FullBuffer::Values::gathered);
   }
 }
 
 FullParameters::FullParameters(torch::nn::Module& module,
                                std::shared_ptr<Unit> unit,
-                               ParameterGroup::Values values)
+                               FullBuffer::Values values)
     : write_(Write::keep) {
   show(module, std::move(unit), values);
 }
 
 void FullParameters::show(torch::nn::Module& module, std::shared_ptr<Unit> unit,
-                          ParameterGroup::Values values) {
+                          FullBuffer::Values values) {
   check_circumstances(unit);
   unit->reshard();
   unit->context()->forget(*unit);
@@ -63,7 +64,7 @@ void FullParameters::show(torch::nn::Module& module, std::shared_ptr<Unit> unit,
   torch::NoGradGuard no_grad;
   GateOff off;
   for (const auto& group : unit->groups()) {
-    auto& whole = shown->whole.emplace_back(group->whole(
+    auto& whole = shown->whole.emplace_back(group->full_buffer().whole(
         values, {.unit = unit->name(), .phase = "FullParameters", .op = ""}));
     for (size_t i = 0; i < group->size(); ++i) {
       at::Tensor full = group->full(i);
@@ -114,7 +115,7 @@ FullParameters::~FullParameters() {
         values.push_back(value(*group, i));
       }
       for (size_t i = 0; i < group->size(); ++i) {
-        if (group->full(i).defined()) group->point_full_at_storage(i);
+        if (group->full(i).defined()) group->full_buffer().point_at_storage(i);
       }
       if (write_ == Write::keep) group->store(values);
     }

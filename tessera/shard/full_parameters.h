@@ -32,8 +32,7 @@ class FullParameters {
   /// With Write::keep every rank keeps its part of what it wrote itself: write
   /// the same on every rank.
   /// Errors: InvalidState inside InferenceMode or while backward runs.
-  explicit FullParameters(torch::nn::Module& module,
-                          Write write = Write::keep);
+  explicit FullParameters(torch::nn::Module& module, Write write = Write::keep);
   ~FullParameters();
   FullParameters(const FullParameters&) = delete;
   FullParameters& operator=(const FullParameters&) = delete;
@@ -45,11 +44,11 @@ class FullParameters {
   /// One unit; with Values::unset its parameters are filled with NaN instead of
   /// gathered. `module` is where its owners are looked for.
   FullParameters(torch::nn::Module& module, std::shared_ptr<Unit> unit,
-                 ParameterGroup::Values values);
+                 FullBuffer::Values values);
   /// What parameter `i` of `group`, which is shown, holds now.
   [[nodiscard]] at::Tensor value(const ParameterGroup& group, size_t i) const;
   void show(torch::nn::Module& module, std::shared_ptr<Unit> unit,
-            ParameterGroup::Values values);
+            FullBuffer::Values values);
 
   Write write_;
   std::vector<std::unique_ptr<Shown>> shown_;

@@ -138,8 +138,7 @@ std::vector<std::unique_ptr<ParameterGroup>> make_groups(
 // owner's shard, and the member's use gathers the owner's unit.
 void join_tied(const std::vector<FoundParameter>& tied) {
   for (const FoundParameter& found : tied) {
-    auto* unit =
-        static_cast<Unit*>(gated_storage_of(found.tensor)->owner());
+    auto* unit = static_cast<Unit*>(gated_storage_of(found.tensor)->owner());
     for (const auto& group : unit->groups()) {
       for (size_t i = 0; i < group->size(); ++i) {
         if (!group->full(i).is_same(found.tensor)) continue;
@@ -220,8 +219,7 @@ void shard(const Modules& modules, const FullyShardOptions& options,
         type_name(modules),
         std::vector<const torch::nn::Module*>(modules.begin(), modules.end()),
         options,
-        make_groups(std::move(found.own), options, strategy,
-                    context->lanes()));
+        make_groups(std::move(found.own), options, strategy, context->lanes()));
   }
   // From here on nothing fails.
   move_buffers(modules, context->lanes()->device);

@@ -3,7 +3,8 @@
 //
 //   for (auto& block : *model->layers) fully_shard(*block, {.mesh = mesh});
 //   fully_shard(*model, {.mesh = mesh});   // bottom-up, then the root
-//   torch::optim::AdamW optimizer(model->parameters(), 3e-4);  // after sharding
+//   torch::optim::AdamW optimizer(model->parameters(), 3e-4);  // after
+//   sharding
 //
 // Afterwards `model->parameters()` returns shards, always; typed members
 // (`block->linear->weight`) are the full parameters, whose data is there while
@@ -60,9 +61,9 @@ enum class Recurse { yes, no };
 void set_requires_gradient_sync(torch::nn::Module& module, Sync sync,
                                 Recurse recurse = Recurse::yes);
 
-/// The full parameter behind `parameter` (a member, or a view of one) as a plain
-/// tensor for a kernel of one's own: gathered now, and good until an operator
-/// touches another unit. Collective. Has no autograd history.
+/// The full parameter behind `parameter` (a member, or a view of one) as a
+/// plain tensor for a kernel of one's own: gathered now, and good until an
+/// operator touches another unit. Collective. Has no autograd history.
 [[nodiscard]] at::Tensor gathered(const at::Tensor& parameter);
 
 /// Says that shards of this module or below were written through raw pointers,

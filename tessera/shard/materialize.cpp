@@ -115,9 +115,9 @@ class UnitMaterializer {
     if (!tensor.defined()) return;
     if (tensor.is_meta()) {
       give_unset_memory(tensor, device());
-      given_.emplace(tensor.unsafeGetTensorImpl(),
-                     Given{str(what, " '", join_names(named.name, key), "'"),
-                           tensor});
+      given_.emplace(
+          tensor.unsafeGetTensorImpl(),
+          Given{str(what, " '", join_names(named.name, key), "'"), tensor});
     }
     if (given_.contains(tensor.unsafeGetTensorImpl())) {
       plain_.insert(named.module);
@@ -148,11 +148,11 @@ class UnitMaterializer {
     // all; the others' writes are thrown away.
     std::vector<std::unique_ptr<FullParameters>> others;
     for (const auto& other : units_sharing(owners, unit)) {
-      others.push_back(std::unique_ptr<FullParameters>(new FullParameters(
-          model_, other, ParameterGroup::Values::gathered)));
+      others.push_back(std::unique_ptr<FullParameters>(
+          new FullParameters(model_, other, FullBuffer::Values::gathered)));
       others.back()->write_ = Write::discard;
     }
-    FullParameters scope(model_, unit, ParameterGroup::Values::unset);
+    FullParameters scope(model_, unit, FullBuffer::Values::unset);
     for (const NamedModule& owner : owners) {
       initialize(owner);
       plain_.erase(owner.module);
@@ -161,8 +161,8 @@ class UnitMaterializer {
     check(*unit, scope);
   }
 
-  // A parameter that no member holds (its member was tied to another) is read by
-  // nobody; no initialiser reaches it.
+  // A parameter that no member holds (its member was tied to another) is read
+  // by nobody; no initialiser reaches it.
   static void settle_unheld(const Unit& unit, const FullParameters& scope) {
     for (const auto& group : unit.groups()) {
       for (size_t i = 0; i < group->size(); ++i) {
@@ -191,9 +191,9 @@ class UnitMaterializer {
   std::vector<torch::nn::Module*> ancestors_of(const NamedModule& named) const {
     std::vector<torch::nn::Module*> ancestors;
     for (const NamedModule& other : modules_) {  // children first
-      const bool is_above =
-          other.name.empty() ? !named.name.empty()
-                             : named.name.starts_with(other.name + ".");
+      const bool is_above = other.name.empty()
+                                ? !named.name.empty()
+                                : named.name.starts_with(other.name + ".");
       if (is_above) ancestors.push_back(other.module);
     }
     return ancestors;
@@ -209,7 +209,8 @@ class UnitMaterializer {
 
   static void fail(const std::string& what) {
     throw InvalidState(
-        str("materialize: ", what, " has no value after its module's "
+        str("materialize: ", what,
+            " has no value after its module's "
             "initialiser. Derive the module from Initializable, or set the "
             "value in MaterializeOptions::init."));
   }

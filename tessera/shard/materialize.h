@@ -23,9 +23,9 @@ struct MaterializeOptions {
   std::function<void(torch::nn::Module&, const std::string&)> init = {};
 };
 
-/// Gives `model`'s meta parameters and buffers their first values, one unit at a
-/// time: whole in the master's dtype, through each module's own initialiser (a
-/// table for torch::nn, `Initializable` for others, or `options.init`); then
+/// Gives `model`'s meta parameters and buffers their first values, one unit at
+/// a time: whole in the master's dtype, through each module's own initialiser
+/// (a table for torch::nn, `Initializable` for others, or `options.init`); then
 /// this rank's part stays. Every parameter of a unit that has a meta parameter
 /// is initialised anew.
 ///

@@ -119,11 +119,11 @@ void Unit::refuse_write(const char* op, const at::Tensor& tensor) {
       }
     }
   }
-  throw InvalidState(
-      str(op, " would write to the full parameter '", name, "' of unit '",
-          name_, "', which is freed after use: the write would be lost. Write "
-          "inside a FullParameters scope, or write the shards that "
-          "parameters() returns."));
+  throw InvalidState(str(
+      op, " would write to the full parameter '", name, "' of unit '", name_,
+      "', which is freed after use: the write would be lost. Write "
+      "inside a FullParameters scope, or write the shards that "
+      "parameters() returns."));
 }
 
 bool Unit::casts_inputs() const {
@@ -167,7 +167,7 @@ bool Unit::stale() const {
 
 bool Unit::written_since_gather() const {
   return std::any_of(groups_.begin(), groups_.end(), [](const auto& group) {
-    return group->gathered_version() && group->stale();
+    return group->full_buffer().gathered_version() && group->stale();
   });
 }
 
@@ -180,19 +180,19 @@ void Unit::gather(std::string_view phase, std::string_view op) {
   if (written_since_gather()) last_of_old_ = last_read_;
   bool started = false;
   for (const auto& group : groups_) {
-    if (group->gathered() && group->stale()) group->reshard();
+    if (group->gathered() && group->stale()) group->full_buffer().reshard();
     if (group->gathered()) continue;
-    group->start_gather(label(phase, op));
+    group->full_buffer().start_gather(label(phase, op));
     started = true;
   }
   if (!started) return;
-  for (const auto& group : groups_) group->finish_gather();
+  for (const auto& group : groups_) group->full_buffer().finish_gather();
   ++counts_.gathers;
   context_->note_gather(*this);
 }
 
 void Unit::reshard() {
-  for (const auto& group : groups_) group->reshard();
+  for (const auto& group : groups_) group->full_buffer().reshard();
   cast_ = {};
 }
 
@@ -224,7 +224,7 @@ bool Unit::trainable() const {
 
 bool Unit::holds_gradients() const {
   return std::any_of(groups_.begin(), groups_.end(), [](const auto& group) {
-    return group->holds_gradients();
+    return group->gradients().holds_any();
   });
 }
 
@@ -243,12 +243,13 @@ void Unit::on_gradient(size_t g, size_t i) {
   if (!grad.defined() || !group.trainable(i)) return;
   require<Unsupported>(!grad.requires_grad(), [&] {
     return str("backward with create_graph: the gradient of parameter '",
-               group.name(i), "' would carry a graph, which its shard's "
+               group.name(i),
+               "' would carry a graph, which its shard's "
                "gradient cannot. Use torch::autograd::grad on the inputs or on "
                "the module's members for the part to differentiate again.");
   });
   context_->note_part(*this);
-  group.hold_gradient(i, std::move(grad));
+  group.gradients().hold(i, std::move(grad));
   if (!arrived_[g][i]) {
     arrived_[g][i] = true;
     ++num_arrived_;
@@ -266,21 +267,21 @@ void Unit::start_reduce() {
     ParameterGroup& group = *groups_[g];
     if (group.num_trainable() == 0) continue;
     for (size_t i = 0; i < group.size(); ++i) {
-      if (group.holds_gradient(i)) reduced_gradients_[g][i] = true;
+      if (group.gradients().holds(i)) reduced_gradients_[g][i] = true;
     }
-    group.start_reduce(label("backward", ""));
+    group.gradients().start(label("backward", ""));
   }
   pass.reduced = true;
   ++counts_.reduces;
 }
 
 void Unit::free_reduce_inputs() {
-  for (const auto& group : groups_) group->free_reduce_inputs();
+  for (const auto& group : groups_) group->gradients().free_inputs();
 }
 
 void Unit::finish_reduce(const std::vector<std::vector<bool>>& had_gradient) {
   for (size_t g = 0; g < groups_.size(); ++g) {
-    groups_[g]->finish_reduce(had_gradient[g]);
+    groups_[g]->gradients().finish(had_gradient[g]);
   }
 }
 
@@ -288,7 +289,7 @@ void Unit::end_pass() {
   for (size_t g = 0; g < groups_.size(); ++g) {
     arrived_[g].assign(arrived_[g].size(), false);
     reduced_gradients_[g].assign(arrived_[g].size(), false);
-    if (!gradient_sync) groups_[g]->settle_held_gradients();
+    if (!gradient_sync) groups_[g]->gradients().settle();
   }
   num_arrived_ = 0;
   // What was not reduced now must be by the next pass that is.
@@ -299,7 +300,7 @@ void Unit::end_pass() {
 
 void Unit::abandon_pass() noexcept {
   for (const auto& group : groups_) {
-    group->abandon_reduce();
+    group->gradients().abandon();
     for (size_t i = 0; i < group->size(); ++i) {
       at::Tensor full = group->full(i);
       if (full.defined()) full.mutable_grad().reset();

@@ -1,5 +1,5 @@
-// One fully_shard call: a module (or a list), its groups of parameters, and what
-// happens to them when an operator reads one or a gradient arrives.
+// One fully_shard call: a module (or a list), its groups of parameters, and
+// what happens to them when an operator reads one or a gradient arrives.
 //
 // A unit is kept alive by what needs it: the storages of its full parameters
 // (so also by the autograd graphs that saved them), the gradient hooks, and the
@@ -100,7 +100,8 @@ class Unit final : public StorageOwner,
   void finish_reduce(const std::vector<std::vector<bool>>& had_gradient);
   /// Which parameters this rank had a gradient for, of those reduced in this
   /// pass; by group.
-  [[nodiscard]] const std::vector<std::vector<bool>>& reduced_gradients() const {
+  [[nodiscard]] const std::vector<std::vector<bool>>& reduced_gradients()
+      const {
     return reduced_gradients_;
   }
   /// Forgets what the pass has noted. Gradients that wait for a later backward
@@ -110,10 +111,10 @@ class Unit final : public StorageOwner,
 
   // What this pass has seen; the context's bookkeeping.
   struct Pass {
-    bool took_part = false;   // gathered with grad mode on, or for backward
-    bool joined_late = false; // took part first when backward had begun
+    bool took_part = false;    // gathered with grad mode on, or for backward
+    bool joined_late = false;  // took part first when backward had begun
     bool reduced = false;
-    bool released = false;    // resharded since its last use in this backward
+    bool released = false;  // resharded since its last use in this backward
   };
   Pass pass;
   // Position in the order of first gathers ever, the same on all ranks.

@@ -1,0 +1,184 @@
+#include "tessera/shard/full_buffer.h"
+
+#include <ATen/ops/zeros.h>
+#include <torch/csrc/autograd/grad_mode.h>
+
+#include <utility>
+
+#include "tessera/base/error.h"
+#include "tessera/module/gate.h"
+#include "tessera/module/linked_autograd_meta.h"
+#include "tessera/module/meta_memory.h"
+#include "tessera/shard/below.h"
+
+namespace tessera {
+
+FullBuffer::FullBuffer(std::shared_ptr<const GroupPlan> plan, ShardSet& shards)
+    : plan_(std::move(plan)), shards_(shards) {}
+
+FullBuffer::~FullBuffer() {
+  if (storage_) static_cast<GatedStorage*>(storage_)->set_on_death(nullptr);
+}
+
+void FullBuffer::take_over(const std::vector<FoundParameter>& parameters,
+                           const std::shared_ptr<StorageOwner>& owner) {
+  const auto device = plan_->lanes->device;
+  auto storage = c10::make_intrusive<GatedStorage>(
+      plan_->full_bytes(), no_memory(device), c10::GetAllocator(device.type()),
+      owner, nullptr);
+  storage->set_on_death(&storage_);
+  storage_ = storage.get();
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    at::Tensor full = parameters[i].tensor;
+    full_.emplace_back(full.getIntrusivePtr());
+    if (full.is_meta()) leave_meta(full, storage_);
+    point_at_storage(i);
+    shards_.set_owner(i, owner);
+    link_requires_grad(full, shards_[i]);
+    for (const ParameterOwner& at : parameters[i].owners) {
+      set_entry(at, shards_[i]);
+    }
+  }
+}
+
+void FullBuffer::point_at_storage(size_t i) const {
+  const auto& place = plan_->layout.parameters()[i];
+  at::Tensor full = parameter(i);
+  torch::NoGradGuard no_grad;
+  GateOff off;
+  full.set_data(tensor_over(storage_, plan_->options.compute_dtype,
+                            place.full_offset, plan_->sizes[i]));
+  add_gate_key(full);  // set_data has replaced the key set
+}
+
+at::Tensor FullBuffer::parameter(size_t i) const {
+  return at::Tensor(full_[i].lock());
+}
+
+// One rank holds everything in the compute dtype already: the full parameters
+// are the master.
+bool FullBuffer::aliases_master() const {
+  return plan_->layout.world_size() == 1 &&
+         plan_->options.compute_dtype == plan_->options.master_dtype &&
+         plan_->layout.full_numel() == plan_->layout.shard_numel();
+}
+
+void FullBuffer::check_members() const {
+  for (size_t i = 0; i < full_.size(); ++i) {
+    const at::Tensor full = parameter(i);
+    if (!full.defined()) continue;
+    require<InvalidState>(
+        full.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl() ==
+            storage_,
+        [&] {
+          return str("the module's member for parameter '", shards_.name(i),
+                     "' was given other data (set_data, module->to, a load "
+                     "into the member). It is part of a sharded unit: write it "
+                     "inside a FullParameters scope.");
+        });
+  }
+}
+
+void FullBuffer::allocate() {
+  if (aliases_master()) {
+    void* data = shards_.master()->data.data_ptr();
+    storage_->set_data_ptr_noswap(at::DataPtr(data, plan_->lanes->device));
+    return;
+  }
+  auto* allocator = c10::GetAllocator(plan_->lanes->device.type());
+  storage_->set_data_ptr_noswap(allocator->allocate(storage_->nbytes()));
+}
+
+std::vector<GatherCall> FullBuffer::gather_calls(
+    const at::Tensor& full_flat) const {
+  std::vector<GatherCall> calls;
+  for (const FlatBuffer& buffer : plan_->layout.buffers()) {
+    const int64_t part = buffer.shard_numel;
+    at::Tensor output = full_flat.narrow(0, buffer.full_offset,
+                                         part * plan_->layout.world_size());
+    at::Tensor slot = output.narrow(0, plan_->layout_rank() * part, part);
+    slot.copy_(shards_.master()->data.narrow(0, buffer.shard_offset, part),
+               /*non_blocking=*/true);
+    calls.push_back({output, slot});
+  }
+  return calls;
+}
+
+void FullBuffer::start_gather(const CallLabel& label) {
+  if (state_ != State::sharded || !storage_) return;
+  require<InvalidState>(shards_.has_values(), [&] {
+    return str("unit '", label.unit,
+               "' has no values yet, for it was built on "
+               "the meta device (first parameter: '",
+               shards_.name(0),
+               "'). Call materialize(model), or set all of its parameters "
+               "inside a FullParameters scope.");
+  });
+  Below below;
+  check_members();
+  shards_.adopt_replaced();
+  allocate();
+  gathered_version_ = shards_.version();
+  state_ = State::gathering;
+  if (aliases_master()) return;
+  const at::Tensor full_flat = tensor_over(
+      storage_, plan_->options.compute_dtype, 0, {plan_->layout.full_numel()});
+  if (plan_->options.debug == Debug::poison_memory) fill_unset(full_flat);
+  // The memory comes from the compute stream: the gather waits for what that
+  // stream did with it before, and for the last writes to the master.
+  gather_issued_.record(current_stream(plan_->lanes->device));
+  gather_issued_.block(plan_->lanes->gather_stream);
+  StreamScope scope(plan_->lanes->gather_stream);
+  const auto calls = gather_calls(full_flat);
+  if (plan_->layout.world_size() > 1) {
+    gather_ = plan_->lanes->gather->all_gather(calls, label);
+  }
+  gather_done_.record(plan_->lanes->gather_stream);
+}
+
+void FullBuffer::finish_gather() {
+  if (state_ != State::gathering) return;
+  gather_.wait();
+  gather_ = {};
+  gather_done_.block(current_stream(plan_->lanes->device));
+  state_ = State::gathered;
+}
+
+void FullBuffer::reshard() {
+  if (state_ == State::sharded) return;
+  finish_gather();
+  state_ = State::sharded;
+  if (!storage_) return;
+  Below below;
+  if (plan_->options.debug == Debug::poison_memory && !aliases_master()) {
+    fill_unset(tensor_over(storage_, plan_->options.compute_dtype, 0,
+                           {plan_->layout.full_numel()}));
+  }
+  storage_->set_data_ptr_noswap(no_memory(plan_->lanes->device));
+}
+
+std::vector<at::Tensor> FullBuffer::whole(Values values,
+                                          const CallLabel& label) {
+  Below below;
+  const at::Tensor flat =
+      at::zeros({plan_->layout.full_numel()}, shards_.master()->data.options());
+  if (values == Values::gathered && shards_.has_values()) {
+    shards_.adopt_replaced();
+    const auto calls = gather_calls(flat);
+    if (plan_->layout.world_size() > 1) {
+      plan_->lanes->gather->all_gather(calls, label).wait();
+    }
+  } else {
+    fill_unset(flat);
+  }
+  std::vector<at::Tensor> tensors;
+  for (size_t i = 0; i < plan_->sizes.size(); ++i) {
+    const auto& place = plan_->layout.parameters()[i];
+    tensors.push_back(tensor_over(flat.storage().unsafeGetStorageImpl(),
+                                  plan_->options.master_dtype,
+                                  place.full_offset, plan_->sizes[i]));
+  }
+  return tensors;
+}
+
+}  // namespace tessera

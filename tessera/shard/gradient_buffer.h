@@ -1,0 +1,75 @@
+// The gradients of a group, from whole to flat.
+//
+//   gradients (whole) --reduce--> flat gradient, a piece for each shard's .grad
+//
+// Gradients land in the reduce input at their final offsets; the output *is*
+// the flat gradient. Always summed, and divided once.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <vector>
+
+#include "tessera/device/stream.h"
+#include "tessera/shard/group_plan.h"
+#include "tessera/shard/shard_set.h"
+
+namespace tessera {
+
+class GradientBuffer {
+ public:
+  /// `shards` must outlive it.
+  GradientBuffer(std::shared_ptr<const GroupPlan> plan, ShardSet& shards);
+
+  /// Adds a gradient of parameter `i` (whole, any dtype).
+  void hold(size_t i, at::Tensor grad);
+  [[nodiscard]] bool holds_any() const { return num_held_ > 0; }
+  [[nodiscard]] bool holds(size_t i) const { return held_[i].defined(); }
+  /// Brings the held gradients to the reduce dtype: they stay until a later
+  /// backward reduces them.
+  void settle();
+  void drop();
+
+  /// Starts the sum over ranks of what is held; zeros where nothing is.
+  void start(const CallLabel& label);
+  /// Lets go of the inputs of sums started earlier, so that one is in flight.
+  void free_inputs();
+  /// Waits for all sums started, and adds them to the shards' gradients, for
+  /// the parameters for which `had_gradient` says so.
+  void finish(const std::vector<bool>& had_gradient);
+  /// Waits for sums in flight and drops them.
+  void abandon() noexcept;
+
+ private:
+  struct Reduction {
+    Pending pending;
+    at::Tensor input;
+    at::Tensor output;
+    StreamEvent done;
+  };
+
+  void fill(const at::Tensor& input);
+  void divide(const at::Tensor& reduced) const;
+  [[nodiscard]] at::Tensor new_flat_grad(const at::Tensor& input) const;
+  void give_gradients(const at::Tensor& output,
+                      const std::vector<bool>& had_gradient);
+  void run_shard_pre_hooks(const at::Tensor& reduced,
+                           const std::vector<bool>& had_gradient);
+  [[nodiscard]] at::Tensor guarded_copy(size_t i,
+                                        const at::Tensor& piece) const;
+  void run_shard_hooks(const std::vector<bool>& had_gradient);
+  [[nodiscard]] at::Tensor take_as_flat_grad(const at::Tensor& reduced);
+  void add_to_flat_grad(const at::Tensor& flat, const at::Tensor& reduced);
+  [[nodiscard]] bool grad_in_place(size_t i, const at::Tensor& flat) const;
+  void give_gradient(size_t i, const at::Tensor& flat,
+                     const at::Tensor& reduced);
+
+  std::shared_ptr<const GroupPlan> plan_;
+  ShardSet& shards_;
+  std::vector<at::Tensor> held_;
+  size_t num_held_ = 0;
+  std::vector<Reduction> reductions_;
+};
+
+}  // namespace tessera
