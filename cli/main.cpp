@@ -9,6 +9,7 @@
 #include "cli/command.h"
 #include "cli/launch/launch_error.h"
 #include "tessera/base/error.h"
+#include "tessera/train/failure.h"
 
 namespace tessera::cli {
 namespace {
@@ -16,6 +17,8 @@ namespace {
 using launch::kExitUsage;
 
 constexpr std::array kCommands = {
+    Command{"prepare", "Turn text into a token file to train on",
+            add_prepare_command},
     Command{"run", "Start the ranks of a job on this machine", add_run_command},
     Command{"version", "Print versions, of Tessera and what it was built with",
             add_version_command},
@@ -97,6 +100,9 @@ int run(int argc, char** argv) {
     return fail_usage(app, error.what());
   } catch (const InvalidArgument& error) {
     return fail_usage(app, error.what());
+  } catch (const train::Failure& error) {
+    return fail(name_of_parsed(app), error.what(),
+                static_cast<int>(error.code()));
   } catch (const launch::LaunchError& error) {
     return fail(name_of_parsed(app), error.what(), error.exit_code());
   }
