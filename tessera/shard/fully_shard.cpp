@@ -223,7 +223,10 @@ void shard(const Modules& modules, const FullyShardOptions& options,
   }
   // From here on nothing fails.
   move_buffers(modules, context->lanes()->device);
-  for (const auto& below : found.below) context->absorb(*below->context());
+  for (const auto& below : found.below) {
+    const auto other = below->context();  // alive until it has been emptied
+    context->absorb(*other);
+  }
   if (unit) {
     unit->set_context(context);
     context->add(*unit);
