@@ -3,6 +3,7 @@
 
 #include "tessera/base/error.h"              // the five errors
 #include "tessera/base/version.h"            // which Tessera, which LibTorch
+#include "tessera/checkpoint/checkpoint.h"   // checkpoint::save, load, latest
 #include "tessera/checkpoint/safetensors.h"  // safetensors::save, load
 #include "tessera/comm/world.h"              // init_distributed, World
 #include "tessera/mesh/device_mesh.h"        // init_device_mesh, DeviceMesh
@@ -16,4 +17,5 @@
 #include "tessera/shard/fully_shard.h"       // fully_shard and its methods
 #include "tessera/shard/materialize.h"       // materialize
 #include "tessera/shard/options.h"           // FullyShardOptions
+#include "tessera/state/state.h"             // state_of, State
 #include "tessera/tensor/spread.h"           // local(shard)

@@ -1,0 +1,170 @@
+#include "tessera/checkpoint/checkpoint.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+
+#include "tessera/base/error.h"
+#include "tessera/checkpoint/parallel.h"
+#include "tessera/checkpoint/state_source.h"
+
+namespace tessera::checkpoint {
+
+void save(const std::string& path, const State& state,
+          const SaveOptions& options) {
+  const at::NoGradGuard no_grad;
+  const Peers peers = peers_of(state, options.world);
+  std::optional<StateSource> source;
+  FolderSave save(path, peers,
+                  [&] {
+                    source.emplace(state);
+                    return source->offer();
+                  },
+                  {.existing = options.existing,
+                   .num_threads = options.num_threads,
+                   .storage = options.storage});
+  save.commit(peers, [&] { return save.write(source->source()); });
+}
+
+namespace {
+
+// One part of the state, and where the load puts its tensors.
+struct Target {
+  std::string name;
+  Stateful* part = nullptr;
+  Stored stored;
+  StateDict dict;
+};
+
+struct ReadJob {
+  std::string key;
+  const StateTensor* tensor = nullptr;
+};
+
+class Load {
+ public:
+  Load(const std::string& path, const State& state, const LoadOptions& options)
+      : reader_(path, options.storage), options_(options) {
+    for (const auto& [name, part] : state.parts()) {
+      targets_.push_back({name, part.get(), stored_below(name), {}});
+    }
+  }
+
+  // Finds all that can be known before data is read.
+  KeyReport plan() {
+    std::vector<std::string> wanted;
+    std::set<std::string> names;
+    for (Target& target : targets_) {
+      names.insert(target.name);
+      target.dict = target.part->targets(target.stored);
+      for (const StateEntry& entry : target.dict) {
+        wanted.push_back(key_in(target.name, key_of(entry.path)));
+        add_job(wanted.back(), entry);
+      }
+    }
+    KeyReport report = compare_keys(reader_.metadata(), wanted, names);
+    const bool same = report.missing.empty() && report.unexpected.empty();
+    require<CheckpointError>(options_.strict == Strict::no || same,
+                             [&] { return describe(report); });
+    return report;
+  }
+
+  void read() {
+    parallel_for(jobs_.size(), options_.num_threads, [&](size_t i) {
+      const at::NoGradGuard no_grad;
+      read_tensor(reader_, jobs_[i].key, *jobs_[i].tensor);
+    });
+    for (const ReadJob& job : jobs_) {
+      job.tensor->local.unsafeGetTensorImpl()->bump_version();
+    }
+    for (Target& target : targets_) {
+      target.part->loaded(target.dict, target.stored);
+    }
+  }
+
+ private:
+  static std::string key_in(const std::string& name, const std::string& key) {
+    return key.empty() ? name : name + "." + key;
+  }
+
+  // What the checkpoint holds at `name` or below it.
+  Stored stored_below(const std::string& name) const {
+    const Metadata& metadata = reader_.metadata();
+    Stored stored;
+    const std::string prefix = name + ".";
+    const auto relative =
+        [&](const std::string& key) -> std::optional<std::string> {
+      if (key == name) return "";
+      if (!key.starts_with(prefix)) return std::nullopt;
+      return key.substr(prefix.size());
+    };
+    for (const auto& [key, tensor] : metadata.tensors) {
+      if (const auto below = relative(key)) stored.tensors.insert(*below);
+    }
+    for (const auto& [key, place] : metadata.values) {
+      const auto below = relative(key);
+      if (!below) continue;
+      stored.values[*below] = reader_.read_value(key, OnUnknown::keep);
+      const auto path = metadata.paths.find(key);
+      stored.value_paths[*below] =
+          path == metadata.paths.end() || path->second.empty()
+              ? Path{*below}
+              : Path(path->second.begin() + 1, path->second.end());
+    }
+    return stored;
+  }
+
+  void add_job(const std::string& key, const StateEntry& entry) {
+    const auto* tensor = std::get_if<StateTensor>(&entry.leaf);
+    if (tensor == nullptr) return;
+    const Metadata& metadata = reader_.metadata();
+    if (!metadata.tensors.contains(key) && !metadata.values.contains(key)) {
+      return;  // missing
+    }
+    check_wanted(metadata, {key, tensor->sizes, tensor->boxes});
+    for (const Box& box : tensor->boxes) {
+      (void)find_overlaps(metadata.tensors.at(key).boxes, box, key);
+    }
+    jobs_.push_back({key, tensor});
+  }
+
+  std::string describe(const KeyReport& report) const {
+    std::string text;
+    if (!report.missing.empty()) {
+      text += str("the checkpoint lacks ", show_keys(report.missing), ". ");
+    }
+    if (!report.unexpected.empty()) {
+      text += str("the checkpoint has ", show_keys(report.unexpected),
+                  ", which the state has not. ");
+    }
+    return text + "Strict::no leaves such as they are.";
+  }
+
+  CheckpointReader reader_;
+  LoadOptions options_;
+  std::vector<Target> targets_;
+  std::vector<ReadJob> jobs_;
+};
+
+}  // namespace
+
+KeyReport load(const std::string& path, const State& state,
+               const LoadOptions& options) {
+  const at::NoGradGuard no_grad;
+  const Peers peers = peers_of(state, options.world);
+  const std::string what = str("checkpoint::load of '", path, "'");
+  std::optional<Load> load;
+  KeyReport report;
+  (void)all_or_none(peers, what, [&] {
+    load.emplace(path, state, options);
+    report = load->plan();
+    return std::string();
+  });
+  (void)all_or_none(peers, what, [&] {
+    load->read();
+    return std::string();
+  });
+  return report;
+}
+
+}  // namespace tessera::checkpoint

@@ -1,0 +1,48 @@
+// A State as the files see it: what it offers, its bytes, and where loaded
+// bytes go.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "tessera/checkpoint/peers.h"
+#include "tessera/checkpoint/reader.h"
+#include "tessera/checkpoint/save_plan.h"
+#include "tessera/checkpoint/writer.h"
+#include "tessera/comm/world.h"
+#include "tessera/state/state.h"
+
+namespace tessera::checkpoint {
+
+/// The ranks that save or load `state` together.
+/// Errors: InvalidArgument when this process is one of several ranks, and
+///         neither `world` nor a shard says which.
+[[nodiscard]] Peers peers_of(const State& state, const World& world);
+
+/// A state, taken apart for saving. Tensors share memory with the state.
+class StateSource {
+ public:
+  explicit StateSource(const State& state);
+
+  [[nodiscard]] const Offer& offer() const { return offer_; }
+  [[nodiscard]] WriteSource source() const;
+  /// Copies what `items` write to host memory, into `buffers` where one fits:
+  /// the state may change afterwards.
+  void snapshot(const std::vector<WriteItem>& items,
+                std::map<std::string, at::Tensor>& buffers);
+
+ private:
+  [[nodiscard]] BoxBytes box_bytes(const std::string& key,
+                                   const Box& box) const;
+
+  Offer offer_;
+  std::map<std::string, StateTensor> tensors_;
+  std::map<std::string, std::string> value_items_;  // complete items
+};
+
+/// Fills `tensor` from the checkpoint: straight into its memory if it is in
+/// host memory, contiguous and of the stored dtype.
+void read_tensor(const CheckpointReader& reader, const std::string& key,
+                 const StateTensor& tensor);
+
+}  // namespace tessera::checkpoint
