@@ -17,6 +17,8 @@ namespace {
 using launch::kExitUsage;
 
 constexpr std::array kCommands = {
+    Command{"plot", "Draw what runs measured, one over the other",
+            add_plot_command},
     Command{"prepare", "Turn text into a token file to train on",
             add_prepare_command},
     Command{"run", "Start the ranks of a job on this machine", add_run_command},
