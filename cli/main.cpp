@@ -17,6 +17,8 @@ namespace {
 using launch::kExitUsage;
 
 constexpr std::array kCommands = {
+    Command{"plan", "Say what memory and traffic a training run will need",
+            add_plan_command},
     Command{"plot", "Draw what runs measured, one over the other",
             add_plot_command},
     Command{"prepare", "Turn text into a token file to train on",

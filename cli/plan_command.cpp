@@ -1,0 +1,117 @@
+// `tessera plan`: options and help; the work is in tessera/train/plan.
+#include <CLI/CLI.hpp>
+#include <iostream>
+#include <map>
+#include <memory>
+
+#include "cli/command.h"
+#include "tessera/base/error.h"
+#include "tessera/train/plan.h"
+
+namespace tessera::cli {
+namespace {
+
+using train::Kernels;
+using train::PlanReshard;
+
+constexpr const char* kFooter = R"(
+Examples:
+  tessera plan --preset 8b --ranks 8
+  tessera plan --preset 1b --ranks 2 --batch 2 --seq 4096 --json
+
+Bytes of shards and gathered parameters are exact, padding included; activations
+are what autograd keeps of each operator. Needs no GPU. More in docs/plan.md.)";
+
+struct PlanFlags {
+  std::string preset;
+  int64_t batch = 0;  // 0: the preset's
+  std::string compute = "bfloat16";
+  std::string reduce = "float32";
+  std::string reshard = "auto";
+  std::string device = "cuda";
+  bool json = false;
+  train::PlanOptions options;
+};
+
+const std::map<std::string, int64_t> kDtypes = {{"float32", 4},
+                                                {"bfloat16", 2}};
+const std::map<std::string, PlanReshard> kReshards = {
+    {"auto", PlanReshard::automatic},
+    {"always", PlanReshard::always},
+    {"never", PlanReshard::never}};
+const std::map<std::string, Kernels> kDevices = {{"cuda", Kernels::cuda},
+                                                 {"cpu", Kernels::cpu}};
+
+train::PlanOptions plan_options(const PlanFlags& flags) {
+  train::PlanOptions options = flags.options;
+  require(!flags.preset.empty(),
+          [] { return str("give a model: --preset NAME."); });
+  const train::ModelPreset& preset = train::model_preset(flags.preset);
+  options.model = preset.model;
+  options.batch = flags.batch > 0 ? flags.batch : preset.batch;
+  options.compute_bytes = kDtypes.at(flags.compute);
+  options.reduce_bytes = kDtypes.at(flags.reduce);
+  options.reshard = kReshards.at(flags.reshard);
+  options.kernels = kDevices.at(flags.device);
+  return options;
+}
+
+int run_plan(const PlanFlags& flags) {
+  const train::PlanOptions options = plan_options(flags);
+  const train::Plan plan = train::plan_training(options);
+  std::cout << (flags.json ? train::plan_json(options, plan)
+                           : train::plan_text(options, plan));
+  return 0;
+}
+
+void add_choices(CLI::App& app, PlanFlags& flags) {
+  app.add_option("--param-dtype", flags.compute,
+                 "Dtype of full parameters and of the compute")
+      ->check(CLI::IsMember(kDtypes))
+      ->capture_default_str();
+  app.add_option("--reduce-dtype", flags.reduce,
+                 "Dtype in which gradients are summed")
+      ->check(CLI::IsMember(kDtypes))
+      ->capture_default_str();
+  app.add_option("--reshard", flags.reshard,
+                 "Whether full parameters are freed after the forward")
+      ->check(CLI::IsMember(kReshards))
+      ->capture_default_str();
+  app.add_option("--device", flags.device, "Whose kernels keep activations")
+      ->check(CLI::IsMember(kDevices))
+      ->capture_default_str();
+}
+
+}  // namespace
+
+std::function<int()> add_plan_command(CLI::App& app,
+                                      const WordsAfterDashes& words) {
+  const auto flags = std::make_shared<PlanFlags>();
+  train::PlanOptions& options = flags->options;
+  app.footer(kFooter);
+  app.add_option("--preset", flags->preset,
+                 "Model: 1m, tiny, 10m, 124m, 350m, 1b, 3b, 8b, 70b, "
+                 "gpt2-124m, gpt2-355m, gpt2-774m, gpt2-1.5b")
+      ->type_name("NAME");
+  app.add_option("--ranks", options.ranks, "Number of ranks")
+      ->type_name("N")
+      ->capture_default_str();
+  app.add_option("--batch", flags->batch,
+                 "Sequences of one forward of one rank; 0: the preset's")
+      ->type_name("N");
+  app.add_option("--seq", options.seq,
+                 "Tokens of a sequence; 0: the model's longest")
+      ->type_name("N");
+  app.add_option("--micro-batches", options.micro_batches,
+                 "Forwards and backwards of one step")
+      ->type_name("N")
+      ->capture_default_str();
+  add_choices(app, *flags);
+  app.add_flag("--json", flags->json, "For programs: JSON");
+  return [flags, words] {
+    refuse_words_after_dashes("plan", words);
+    return run_plan(*flags);
+  };
+}
+
+}  // namespace tessera::cli

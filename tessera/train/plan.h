@@ -1,0 +1,85 @@
+// Memory and traffic of a training run, before it is run: what each rank holds,
+// and what it sends. Pure arithmetic: no GPU, no ranks, no tensors.
+//
+//   Plan plan = plan_training({.model = model_preset("8b").model,
+//                              .ranks = 8, .compute_bytes = 2});
+//   plan.memory.peak;      // bytes of one rank
+//
+// All layouts are those of shard/flat_layout, so bytes of shards and of
+// gathered parameters are exact, padding included.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tessera/train/plan_model.h"
+
+namespace tessera::train {
+
+enum class PlanReshard { automatic, always, never };
+
+struct PlanOptions {
+  ModelConfig model = {};
+  int64_t ranks = 1;
+  int64_t batch = 1;          // sequences of one forward of one rank
+  int64_t seq = 0;            // tokens of each; 0: the model's longest
+  int64_t micro_batches = 1;  // forwards and backwards of one step
+  int64_t compute_bytes = 4;  // of an element of full parameters: 4 or 2
+  int64_t reduce_bytes = 4;   // ... of gradients while they are summed
+  PlanReshard reshard = PlanReshard::automatic;
+  Kernels kernels = Kernels::cuda;
+};
+
+/// `count` units alike. Numbers of elements, of one unit.
+struct UnitPlan {
+  std::string name;
+  int64_t count = 1;
+  int64_t numel = 0;        // of its parameters
+  int64_t full_numel = 0;   // gathered, with padding
+  int64_t shard_numel = 0;  // of one rank
+};
+
+/// Bytes of one rank.
+struct MemoryPlan {
+  int64_t parameters = 0;  // shards, fp32
+  int64_t gradients = 0;   // of the shards, fp32
+  int64_t optimizer = 0;   // AdamW's two moments, fp32
+  int64_t gathered = 0;    // full parameters at once, the prefetched unit too
+  int64_t unreduced = 0;   // whole gradients that wait for their sum
+  int64_t reduce_input = 0;
+  int64_t activations = 0;
+  int64_t logits = 0;
+  // The larger of two moments: the backward begins (activations and logits are
+  // there, gradients are not yet), and the backward ends (the reverse).
+  int64_t peak = 0;
+};
+
+struct CollectivePlan {
+  std::string name;
+  int64_t calls = 0;       // of one step
+  int64_t bytes = 0;       // of the whole buffers of all calls
+  int64_t bytes_sent = 0;  // by one rank: (ranks - 1) / ranks of them
+};
+
+struct Plan {
+  int64_t num_parameters = 0;
+  int64_t tokens_per_step = 0;  // over all ranks
+  double flops_per_step = 0;    // of one rank
+  std::vector<UnitPlan> units;
+  MemoryPlan memory;
+  std::vector<CollectivePlan> collectives;  // none for one rank
+};
+
+/// Errors: InvalidArgument for a model that `validate` refuses, a number below
+///         1, a sequence longer than the model's, or elements of other than 2
+///         or 4 bytes.
+[[nodiscard]] Plan plan_training(const PlanOptions& options);
+
+/// For people, and for programs (JSON).
+[[nodiscard]] std::string plan_text(const PlanOptions& options,
+                                    const Plan& plan);
+[[nodiscard]] std::string plan_json(const PlanOptions& options,
+                                    const Plan& plan);
+
+}  // namespace tessera::train

@@ -1,0 +1,126 @@
+// A plan in words and in JSON.
+#include <array>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "tessera/base/error.h"
+#include "tessera/train/plan.h"
+#include "tessera/train/progress_line.h"
+
+namespace tessera::train {
+namespace {
+
+struct MemoryRow {
+  const char* key;
+  const char* words;
+  int64_t MemoryPlan::*bytes;
+};
+
+constexpr std::array kMemoryRows = {
+    MemoryRow{"parameters", "parameters (shards, fp32)",
+              &MemoryPlan::parameters},
+    MemoryRow{"gradients", "gradients (of the shards, fp32)",
+              &MemoryPlan::gradients},
+    MemoryRow{"optimizer", "optimizer (AdamW, two moments)",
+              &MemoryPlan::optimizer},
+    MemoryRow{"gathered", "gathered parameters, at once",
+              &MemoryPlan::gathered},
+    MemoryRow{"unreduced", "gradients that wait for their sum",
+              &MemoryPlan::unreduced},
+    MemoryRow{"reduce_input", "reduce input", &MemoryPlan::reduce_input},
+    MemoryRow{"activations", "activations", &MemoryPlan::activations},
+    MemoryRow{"logits", "logits and their gradients", &MemoryPlan::logits},
+    MemoryRow{"peak", "peak", &MemoryPlan::peak},
+};
+
+std::string padded(const std::string& text, size_t width) {
+  return text + std::string(width > text.size() ? width - text.size() : 0, ' ');
+}
+
+std::string right(const std::string& text, size_t width) {
+  return std::string(width > text.size() ? width - text.size() : 0, ' ') + text;
+}
+
+std::string bytes_text(int64_t bytes) {
+  return format_bytes(static_cast<double>(bytes));
+}
+
+std::string teraflops(double flops) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.3g", flops / 1e12);
+  return text.data();
+}
+
+int64_t sequence_of(const PlanOptions& o) {
+  return o.seq == 0 ? o.model.seq : o.seq;
+}
+
+std::string heading(const PlanOptions& o, const Plan& plan) {
+  return str(name_of(o.model.architecture), " of ",
+             with_commas(plan.num_parameters), " parameters on ", o.ranks,
+             o.ranks == 1 ? " rank" : " ranks", "; a step: ", o.batch, " x ",
+             sequence_of(o), " tokens x ", o.micro_batches,
+             " micro-batches a rank, ", with_commas(plan.tokens_per_step),
+             " tokens, ", teraflops(plan.flops_per_step), " TFLOP a rank\n");
+}
+
+std::string unit_rows(const Plan& plan) {
+  std::string text = "\nunit             count      parameters   of one rank\n";
+  for (const UnitPlan& unit : plan.units) {
+    text += str(padded(unit.name, 16), right(std::to_string(unit.count), 6),
+                right(with_commas(unit.numel), 16),
+                right(with_commas(unit.shard_numel), 14), "\n");
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string plan_text(const PlanOptions& options, const Plan& plan) {
+  std::string text = heading(options, plan) + unit_rows(plan);
+  text += "\nmemory of one rank\n";
+  for (const MemoryRow& row : kMemoryRows) {
+    text += str("  ", padded(row.words, 36),
+                right(bytes_text(plan.memory.*row.bytes), 10), "\n");
+  }
+  if (plan.collectives.empty()) return text + "\nno collectives: one rank\n";
+  text += "\na step's collectives      calls   sent by one rank\n";
+  for (const CollectivePlan& each : plan.collectives) {
+    text +=
+        str("  ", padded(each.name, 22), right(std::to_string(each.calls), 7),
+            right(bytes_text(each.bytes_sent), 19), "\n");
+  }
+  return text;
+}
+
+std::string plan_json(const PlanOptions& options, const Plan& plan) {
+  using json = nlohmann::ordered_json;
+  json out = {{"architecture", name_of(options.model.architecture)},
+              {"num_parameters", plan.num_parameters},
+              {"ranks", options.ranks},
+              {"batch", options.batch},
+              {"seq", sequence_of(options)},
+              {"micro_batches", options.micro_batches},
+              {"tokens_per_step", plan.tokens_per_step},
+              {"flops_per_step", plan.flops_per_step}};
+  for (const UnitPlan& unit : plan.units) {
+    out["units"].push_back({{"name", unit.name},
+                            {"count", unit.count},
+                            {"numel", unit.numel},
+                            {"full_numel", unit.full_numel},
+                            {"shard_numel", unit.shard_numel}});
+  }
+  for (const MemoryRow& row : kMemoryRows) {
+    out["memory_bytes"][row.key] = plan.memory.*row.bytes;
+  }
+  out["collectives"] = json::array();
+  for (const CollectivePlan& each : plan.collectives) {
+    out["collectives"].push_back({{"name", each.name},
+                                  {"calls", each.calls},
+                                  {"bytes", each.bytes},
+                                  {"bytes_sent", each.bytes_sent}});
+  }
+  return out.dump(2) + "\n";
+}
+
+}  // namespace tessera::train

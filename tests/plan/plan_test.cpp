@@ -1,0 +1,208 @@
+#include "tessera/train/plan.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "tessera/base/error.h"
+#include "tessera/shard/flat_layout.h"
+
+namespace tessera::train {
+namespace {
+
+const UnitPlan& unit(const Plan& plan, const std::string& name) {
+  return *std::ranges::find(plan.units, name, &UnitPlan::name);
+}
+
+int64_t sum(const Plan& plan, int64_t UnitPlan::*part) {
+  int64_t total = 0;
+  for (const UnitPlan& each : plan.units) total += each.count * each.*part;
+  return total;
+}
+
+TEST(Plan, ItsUnitsHoldEveryParameterOfEveryPreset) {
+  for (const ModelPreset& preset : model_presets()) {
+    for (const int64_t ranks : {1, 2, 3, 8, 64}) {
+      const Plan plan = plan_training({.model = preset.model, .ranks = ranks});
+      EXPECT_EQ(sum(plan, &UnitPlan::numel), num_parameters(preset.model))
+          << preset.name;
+      EXPECT_EQ(plan.num_parameters, num_parameters(preset.model));
+    }
+  }
+}
+
+TEST(Plan, ShardsAreThoseOfTheLayout) {
+  const ModelConfig model = model_preset("tiny").model;
+  for (const int64_t ranks : {1, 2, 3, 4, 7, 100}) {
+    const Plan plan =
+        plan_training({.model = model, .ranks = ranks, .compute_bytes = 2});
+    int64_t bytes = 0;
+    for (const UnitShapes& each : unit_shapes(model)) {
+      const auto layout = plan_flat_layout(
+          each.shapes, {.world_size = ranks, .compute_bytes = 2});
+      bytes += each.count * layout.shard_numel() * 4;
+    }
+    EXPECT_EQ(plan.memory.parameters, bytes);
+    EXPECT_EQ(plan.memory.gradients, bytes);
+    EXPECT_EQ(plan.memory.optimizer, 2 * bytes);
+    EXPECT_GE(bytes * ranks, 4 * num_parameters(model));
+  }
+}
+
+TEST(Plan, ManyRanksDivideTheShardsButForPadding) {
+  const ModelConfig model = model_preset("1b").model;
+  for (const int64_t ranks : {2, 8, 64, 256}) {
+    const Plan plan = plan_training({.model = model, .ranks = ranks});
+    const double share = static_cast<double>(plan.memory.parameters) *
+                         static_cast<double>(ranks) /
+                         static_cast<double>(4 * plan.num_parameters);
+    EXPECT_GE(share, 1.0);
+    EXPECT_LE(share, 1.02) << ranks;
+  }
+}
+
+TEST(Plan, GathersTheRootAndTwoUnitsThatFollowEachOther) {
+  const Plan plan = plan_training(
+      {.model = model_preset("350m").model, .ranks = 4, .compute_bytes = 2});
+  // Embedding and head are larger than a block: one of them and a block.
+  EXPECT_EQ(
+      plan.memory.gathered,
+      2 * (unit(plan, "root").full_numel + unit(plan, "layers").full_numel +
+           std::max(unit(plan, "embed_tokens").full_numel,
+                    unit(plan, "lm_head").full_numel)));
+  const Plan large = plan_training(
+      {.model = model_preset("70b").model, .ranks = 4, .compute_bytes = 2});
+  EXPECT_EQ(
+      large.memory.gathered,
+      2 * (unit(large, "root").full_numel + unit(large, "layers").full_numel +
+           std::max(unit(large, "layers").full_numel,
+                    unit(large, "embed_tokens").full_numel)));
+}
+
+TEST(Plan, KeepsAllFullParametersWhenNothingIsResharded) {
+  const PlanOptions options{.model = model_preset("124m").model,
+                            .ranks = 2,
+                            .compute_bytes = 2,
+                            .reshard = PlanReshard::never};
+  const Plan plan = plan_training(options);
+  EXPECT_EQ(plan.memory.gathered, 2 * sum(plan, &UnitPlan::full_numel));
+}
+
+TEST(Plan, OneRankWithoutACastGathersNothing) {
+  const ModelConfig model = model_preset("tiny").model;
+  const Plan one = plan_training({.model = model});
+  EXPECT_EQ(one.memory.gathered, 0);
+  EXPECT_TRUE(one.collectives.empty());
+  EXPECT_GT(plan_training({.model = model, .compute_bytes = 2}).memory.gathered,
+            0);
+}
+
+TEST(Plan, BlocksAreGatheredTwiceAndReducedOnce) {
+  const ModelConfig model = model_preset("tiny").model;  // 4 layers
+  const Plan plan = plan_training(
+      {.model = model, .ranks = 2, .compute_bytes = 2, .reduce_bytes = 4});
+  ASSERT_EQ(plan.collectives.size(), 2u);
+  const CollectivePlan& gather = plan.collectives[0];
+  EXPECT_EQ(gather.calls, 2 * 4 + 3);  // embedding, head and root once
+  EXPECT_EQ(gather.bytes, 2 * (sum(plan, &UnitPlan::full_numel) +
+                               4 * unit(plan, "layers").full_numel));
+  EXPECT_EQ(gather.bytes_sent, gather.bytes / 2);
+  EXPECT_EQ(plan.collectives[1].calls, 4 + 3);
+  EXPECT_EQ(plan.collectives[1].bytes, 4 * sum(plan, &UnitPlan::full_numel));
+}
+
+TEST(Plan, MicroBatchesGatherAgainButReduceOnce) {
+  PlanOptions options{.model = model_preset("tiny").model, .ranks = 2};
+  const Plan one = plan_training(options);
+  options.micro_batches = 3;
+  const Plan three = plan_training(options);
+  EXPECT_EQ(three.collectives[0].bytes, 3 * one.collectives[0].bytes);
+  EXPECT_EQ(three.collectives[1].bytes, one.collectives[1].bytes);
+  EXPECT_EQ(three.memory.unreduced, 4 * three.num_parameters);
+  EXPECT_EQ(three.tokens_per_step, 3 * one.tokens_per_step);
+  EXPECT_EQ(three.memory.activations, one.memory.activations);
+}
+
+TEST(Plan, ATiedHeadIsNoUnitAndGathersTheEmbeddingAgain) {
+  ModelConfig model = model_preset("tiny").model;
+  const Plan untied = plan_training({.model = model, .ranks = 2});
+  model.tied = true;
+  const Plan tied = plan_training({.model = model, .ranks = 2});
+  EXPECT_EQ(tied.units.size(), untied.units.size() - 1);
+  EXPECT_EQ(tied.collectives[0].calls, untied.collectives[0].calls);
+  EXPECT_EQ(tied.collectives[1].calls, untied.collectives[1].calls - 1);
+}
+
+TEST(Plan, ActivationsGrowWithTokensAndShrinkWithTheDtype) {
+  const ModelConfig model = model_preset("124m").model;
+  const ForwardShape one{.batch = 1, .seq = 1024};
+  ForwardShape two = one;
+  two.batch = 2;
+  EXPECT_EQ(activation_bytes(model, two), 2 * activation_bytes(model, one));
+  ForwardShape half = one;
+  half.compute_bytes = 2;
+  EXPECT_LT(activation_bytes(model, half), activation_bytes(model, one));
+  EXPECT_GT(2 * activation_bytes(model, half), activation_bytes(model, one));
+}
+
+TEST(Plan, ThePeakIsOneOfTwoMoments) {
+  const Plan plan = plan_training({.model = model_preset("1b").model,
+                                   .ranks = 2,
+                                   .batch = 2,
+                                   .compute_bytes = 2});
+  const MemoryPlan& m = plan.memory;
+  const int64_t always = m.parameters + m.optimizer + m.gathered;
+  EXPECT_GE(m.peak, always + m.activations + m.logits);
+  EXPECT_GE(m.peak, always + m.gradients + m.unreduced + m.reduce_input);
+  EXPECT_LE(m.peak, always + m.activations + m.logits + m.gradients +
+                        m.unreduced + m.reduce_input);
+}
+
+TEST(Plan, RefusesWhatCannotBe) {
+  const auto refuses = [](auto change) {
+    PlanOptions options{.model = model_preset("tiny").model};
+    change(options);
+    EXPECT_THROW((void)plan_training(options), InvalidArgument);
+  };
+  using O = PlanOptions;
+  refuses([](O& o) { o.ranks = 0; });
+  refuses([](O& o) { o.batch = 0; });
+  refuses([](O& o) { o.micro_batches = 0; });
+  refuses([](O& o) { o.seq = -1; });
+  refuses([](O& o) { o.seq = 257; });
+  refuses([](O& o) { o.compute_bytes = 1; });
+  refuses([](O& o) { o.reduce_bytes = 8; });
+  refuses([](O& o) { o.model.heads = 3; });
+}
+
+TEST(Plan, TheTextNamesEveryPart) {
+  const PlanOptions options{
+      .model = model_preset("8b").model, .ranks = 8, .compute_bytes = 2};
+  const std::string text = plan_text(options, plan_training(options));
+  for (const char* part :
+       {"llama of 8,030,261,248 parameters on 8 ranks", "embed_tokens",
+        "layers              32", "lm_head", "root", "parameters (shards",
+        "activations", "peak", "all-gather", "reduce-scatter"}) {
+    EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
+  }
+  const PlanOptions one{.model = options.model};
+  EXPECT_NE(plan_text(one, plan_training(one)).find("no collectives"),
+            std::string::npos);
+}
+
+TEST(Plan, TheJsonHasTheNumbersOfThePlan) {
+  const PlanOptions options{.model = model_preset("gpt2-124m").model,
+                            .ranks = 2};
+  const Plan plan = plan_training(options);
+  const auto json = nlohmann::json::parse(plan_json(options, plan));
+  EXPECT_EQ(json["num_parameters"], 124439808);
+  EXPECT_EQ(json["seq"], 1024);
+  EXPECT_EQ(json["memory_bytes"]["peak"], plan.memory.peak);
+  EXPECT_EQ(json["units"].size(), plan.units.size());
+  EXPECT_EQ(json["collectives"][0]["bytes_sent"],
+            plan.collectives[0].bytes_sent);
+}
+
+}  // namespace
+}  // namespace tessera::train
