@@ -5,10 +5,13 @@
 #include <c10/util/intrusive_ptr.h>
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
+
+#include "tessera/device/stream.h"
 
 namespace c10d {
 class Backend;
@@ -29,18 +32,27 @@ struct BackendPlace {
   std::chrono::milliseconds timeout;
   std::string name;
   std::vector<int> world_ranks;
+  StreamPriority stream_priority = StreamPriority::high;  // NCCL's own
+  int num_threads = 1;  // Gloo: that run its own collectives
 };
 
-/// The socket side of Gloo: one thread and one listening port, shared by all
-/// Gloo backends of a rank. `interface` and `host_name` may be empty; with both
-/// empty it binds to what this machine's host name resolves to.
-[[nodiscard]] std::shared_ptr<gloo::transport::Device> make_gloo_device(
-    const std::string& interface, const std::string& host_name);
+/// Makes a backend, connected to its peers. `abort()` of it must end all waits.
+using BackendMaker =
+    std::function<c10::intrusive_ptr<c10d::Backend>(const BackendPlace&)>;
+
+/// The socket sides of Gloo, shared by all Gloo backends of a rank: each one
+/// thread and one listening port.
+using GlooDevices = std::vector<std::shared_ptr<gloo::transport::Device>>;
+
+/// One for each of `interfaces`, a list with commas. Where that is empty, one
+/// on `host_name`, or on what this machine's host name resolves to.
+[[nodiscard]] GlooDevices make_gloo_devices(const std::string& interfaces,
+                                            const std::string& host_name);
 
 /// Connects to all peers before it returns. `abort()` of the result closes all
 /// connections at once, so that peers fail instead of waiting.
 [[nodiscard]] c10::intrusive_ptr<c10d::Backend> make_gloo_backend(
-    const BackendPlace& place, std::shared_ptr<gloo::transport::Device> device);
+    const BackendPlace& place, const GlooDevices& devices);
 
 /// True in a CUDA build on a machine with a CUDA device.
 [[nodiscard]] bool nccl_is_available();

@@ -20,6 +20,12 @@ CollectiveEntry make_entry(std::string_view communicator, std::string_view kind,
   return entry;
 }
 
+void add_size(CollectiveEntry& entry, int64_t numel, c10::ScalarType dtype) {
+  entry.numel = numel;
+  entry.dtype = c10::toString(dtype);
+  entry.num_bytes = numel * static_cast<int64_t>(c10::elementSize(dtype));
+}
+
 }  // namespace
 
 uint64_t CollectiveLog::push(CollectiveEntry entry) {
@@ -37,9 +43,7 @@ uint64_t CollectiveLog::enter(std::string_view communicator,
                               std::string_view kind, const CallLabel& label,
                               int64_t numel, c10::ScalarType dtype) {
   CollectiveEntry entry = make_entry(communicator, kind, label);
-  entry.numel = numel;
-  entry.dtype = c10::toString(dtype);
-  entry.num_bytes = numel * static_cast<int64_t>(c10::elementSize(dtype));
+  add_size(entry, numel, dtype);
   const std::lock_guard lock(mutex_);
   auto hash = hashes_.find(communicator);
   if (hash == hashes_.end()) {
@@ -56,8 +60,10 @@ uint64_t CollectiveLog::enter(std::string_view communicator,
 
 uint64_t CollectiveLog::enter_unhashed(std::string_view communicator,
                                        std::string_view kind,
-                                       const CallLabel& label) {
+                                       const CallLabel& label, int64_t numel,
+                                       std::optional<c10::ScalarType> dtype) {
   CollectiveEntry entry = make_entry(communicator, kind, label);
+  if (dtype) add_size(entry, numel, *dtype);
   const std::lock_guard lock(mutex_);
   return push(std::move(entry));
 }

@@ -1,11 +1,11 @@
 // What this rank has asked of its peers, in order.
 //
-// One log per rank; all communicators of the rank write to it. It keeps a rolling
-// hash over (kind, unit, numel, dtype) for each communicator, and the last entries
-// for the time-out table. The hashes are apart because only the order within a
-// communicator is the same on all ranks: where ranks use different parameters of
-// a unit, its gradients are complete, hence reduced, at another place among the
-// gathers.
+// One log per rank; all communicators of the rank write to it. It keeps a
+// rolling hash over (kind, unit, numel, dtype) for each communicator, and the
+// last entries for the time-out table. The hashes are apart because only the
+// order within a communicator is the same on all ranks: where ranks use
+// different parameters of a unit, its gradients are complete, hence reduced, at
+// another place among the gathers.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -15,6 +15,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -32,10 +33,12 @@ class CollectiveLog {
   uint64_t enter(std::string_view communicator, std::string_view kind,
                  const CallLabel& label, int64_t numel, c10::ScalarType dtype);
 
-  /// Enters a call that goes through the store (barrier, exchange): it stands
-  /// in the table, not in the hash. Returns its sequence.
+  /// Enters a call that stands in the table, not in the hash: one that goes
+  /// through the store (barrier, exchange), or one of user code, which not all
+  /// ranks need to make. Returns its sequence.
   uint64_t enter_unhashed(std::string_view communicator, std::string_view kind,
-                          const CallLabel& label);
+                          const CallLabel& label, int64_t numel = 0,
+                          std::optional<c10::ScalarType> dtype = {});
 
   /// From here to `finish` the rank does nothing but wait for this one.
   void wait(uint64_t sequence);
@@ -59,7 +62,7 @@ class CollectiveLog {
 
   mutable std::mutex mutex_;
   uint64_t sequence_ = 0;
-  uint64_t waited_ = 0;  // 0: waits for none
+  uint64_t waited_ = 0;                                  // 0: waits for none
   std::map<std::string, uint64_t, std::less<>> hashes_;  // per communicator
   static constexpr size_t kKept = 64;
   std::array<CollectiveEntry, kKept> ring_;

@@ -30,7 +30,18 @@ struct CallLabel {
   std::string_view op = "";     // the ATen operator that caused it, if any
 };
 
-enum class ReduceOp { sum, min, max };
+enum class ReduceOp {
+  sum,
+  min,
+  max,
+  // Of the groups of distributed.h alone:
+  avg,      // the sum, divided by the number of ranks
+  product,
+  band,     // bitwise and, or, exclusive or: of whole numbers
+  bor,
+  bxor,
+  premul_sum,  // the sum of what each rank multiplies first by a factor
+};
 
 /// A collective under way. On CPU `wait` blocks until the result is there; on
 /// CUDA the call was issued on the current stream and `wait` does nothing more.
@@ -83,6 +94,7 @@ class Communicator {
   virtual Pending reduce_scatter(std::span<const ReduceCall> calls,
                                  const CallLabel& label) = 0;
 
+  /// `op` is sum, min or max.
   virtual Pending all_reduce(const at::Tensor& tensor, ReduceOp op,
                              const CallLabel& label) = 0;
 

@@ -71,6 +71,15 @@ void CommunicatorBase::check(const char* kind, const at::Tensor& tensor,
       });
 }
 
+void CommunicatorBase::check(ReduceOp op) const {
+  require<InvalidArgument>(
+      op == ReduceOp::sum || op == ReduceOp::min || op == ReduceOp::max, [&] {
+        return str("all_reduce on '", name_, "': got another operation than ",
+                   "sum, min or max; use distributed::all_reduce on a group ",
+                   "of distributed::new_group.");
+      });
+}
+
 void CommunicatorBase::check_slots(const char* kind, const at::Tensor& whole,
                                    const at::Tensor& part,
                                    const CallLabel& label) const {

@@ -36,6 +36,7 @@ class CommunicatorBase : public Communicator {
   void check(const ReduceCall& call, const CallLabel& label) const;
   void check(const char* kind, const at::Tensor& tensor,
              const CallLabel& label) const;
+  void check(ReduceOp op) const;
 
  private:
   void check_slots(const char* kind, const at::Tensor& whole,

@@ -179,6 +179,7 @@ Pending CpuCommunicator::all_reduce(const at::Tensor& tensor, ReduceOp op,
                                     const CallLabel& label) {
   const BelowAutograd below_autograd;
   check("all_reduce", tensor, label);
+  check(op);
   auto call = begin("all_reduce", label, tensor.numel(), tensor.scalar_type());
   const bool small = tensor.numel() < size() ||
                      static_cast<int64_t>(tensor.nbytes()) <= kMaxOneRoundBytes;

@@ -42,6 +42,8 @@ c10d::ReduceOp to_c10d(ReduceOp op) {
       return c10d::ReduceOp::MIN;
     case ReduceOp::max:
       return c10d::ReduceOp::MAX;
+    default:
+      break;
   }
   throw InvalidArgument("all_reduce: unknown ReduceOp.");
 }
@@ -137,6 +139,7 @@ Pending DeviceCommunicator::all_reduce(const at::Tensor& tensor, ReduceOp op,
                                        const CallLabel& label) {
   const BelowAutograd below_autograd;
   check("all_reduce", tensor, label);
+  check(op);
   return issue("all_reduce", label, tensor.numel(), tensor.scalar_type(), 1,
                [&] {
                  if (!backend_ || tensor.numel() == 0) return;

@@ -1,6 +1,8 @@
 #include <signal.h>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
+#include <sstream>
+
 #include "tessera/comm/backend_factory.h"
 
 namespace tessera {
@@ -33,20 +35,24 @@ void ignore_broken_pipes() {
 
 }  // namespace
 
-std::shared_ptr<gloo::transport::Device> make_gloo_device(
-    const std::string& interface, const std::string& host_name) {
-  if (!interface.empty()) return Gloo::createDeviceForInterface(interface);
-  if (!host_name.empty()) return Gloo::createDeviceForHostname(host_name);
-  return Gloo::createDefaultDevice();
+GlooDevices make_gloo_devices(const std::string& interfaces,
+                              const std::string& host_name) {
+  GlooDevices devices;
+  std::istringstream names(interfaces);
+  for (std::string name; std::getline(names, name, ',');) {
+    if (!name.empty()) devices.push_back(Gloo::createDeviceForInterface(name));
+  }
+  if (!devices.empty()) return devices;
+  if (!host_name.empty()) return {Gloo::createDeviceForHostname(host_name)};
+  return {Gloo::createDefaultDevice()};
 }
 
 c10::intrusive_ptr<c10d::Backend> make_gloo_backend(
-    const BackendPlace& place,
-    std::shared_ptr<gloo::transport::Device> device) {
+    const BackendPlace& place, const GlooDevices& devices) {
   ignore_broken_pipes();
   auto options = Gloo::Options::create(place.timeout);
-  options->devices.push_back(std::move(device));
-  options->threads = 1;  // all we use, send and recv, runs on the device's
+  options->devices = devices;
+  options->threads = place.num_threads;
   return c10::make_intrusive<AbortableGloo>(place.store, place.rank, place.size,
                                             options);
 }

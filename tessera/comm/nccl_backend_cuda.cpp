@@ -37,7 +37,7 @@ c10::Device choose_cuda_device(std::optional<int> local_rank, int world_size) {
 c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const BackendPlace& place,
                                                     c10::Device device) {
   auto options = c10d::ProcessGroupNCCL::Options::create(
-      /*is_high_priority_stream=*/true);
+      place.stream_priority == StreamPriority::high);
   options->timeout = place.timeout;
   options->group_name = place.name;
   options->global_ranks_in_group.assign(place.world_ranks.begin(),

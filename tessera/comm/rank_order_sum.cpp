@@ -4,6 +4,8 @@
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/minimum.h>
 
+#include "tessera/base/error.h"
+
 namespace tessera {
 namespace {
 
@@ -19,6 +21,8 @@ void combine_two(at::Tensor output, const at::Tensor& left,
     case ReduceOp::max:
       at::maximum_out(output, left, right);
       return;
+    default:
+      throw InvalidArgument("combine_in_rank_order: only sum, min and max.");
   }
 }
 

@@ -12,7 +12,8 @@
 
 namespace tessera {
 
-/// output = pieces[0] op pieces[1] op ..., all of one shape and dtype.
+/// output = pieces[0] op pieces[1] op ..., all of one shape and dtype; `op` is
+/// sum, min or max.
 ///
 /// The result has the dtype of the pieces. For bfloat16 and half, sums are
 /// accumulated in float32 and rounded once, at the end.

@@ -41,7 +41,7 @@ std::vector<std::string> Rendezvous::exchange(const std::string& key,
   std::vector<std::string> keys;
   for (int r = 0; r < size_; ++r) keys.push_back(key_of(key, use, r));
   store_->set(keys[rank_], to_bytes(bytes));
-  wait_for(keys, "exchange '" + key + "'");
+  wait_for(keys, "exchange '" + key + "'", timeout_);
   std::vector<std::string> result;
   for (const std::string& k : keys) result.push_back(store_->get_to_str(k));
   // All ranks are in this use, so none still reads the one before.
@@ -49,7 +49,9 @@ std::vector<std::string> Rendezvous::exchange(const std::string& key,
   return result;
 }
 
-void Rendezvous::barrier(const std::string& key) {
+void Rendezvous::barrier(const std::string& key) { barrier(key, timeout_); }
+
+void Rendezvous::barrier(const std::string& key, milliseconds timeout) {
   if (size_ == 1) return;
   const int64_t use = next_use("barrier/" + key);
   const auto name = [&](std::string_view part, int64_t u) {
@@ -60,7 +62,7 @@ void Rendezvous::barrier(const std::string& key) {
     store_->set(name("all", use), to_bytes("here"));
   }
   try {
-    wait_for({name("all", use)}, "barrier '" + key + "'");
+    wait_for({name("all", use)}, "barrier '" + key + "'", timeout);
   } catch (const CommError& error) {
     std::vector<std::string> keys;
     for (int r = 0; r < size_; ++r)
@@ -78,8 +80,8 @@ int64_t Rendezvous::next_use(const std::string& key) {
 }
 
 void Rendezvous::wait_for(const std::vector<std::string>& keys,
-                          const std::string& what) {
-  const auto deadline = Clock::now() + timeout_;
+                          const std::string& what, milliseconds timeout) {
+  const auto deadline = Clock::now() + timeout;
   for (;;) {
     const auto left =
         std::chrono::duration_cast<milliseconds>(deadline - Clock::now());
@@ -93,7 +95,7 @@ void Rendezvous::wait_for(const std::vector<std::string>& keys,
       return str(what, ": ended, because another rank failed.");
     });
     require<CommError>(Clock::now() < deadline, [&] {
-      return str(what, ": not all ranks came within ", timeout_.count(), " ms.",
+      return str(what, ": not all ranks came within ", timeout.count(), " ms.",
                  keys.size() > 1 ? missing(keys) : "");
     });
   }

@@ -31,12 +31,15 @@ class Rendezvous {
   [[nodiscard]] std::vector<std::string> exchange(const std::string& key,
                                                   std::string_view bytes);
 
-  /// Returns when all ranks are here. Errors: CommError.
+  /// Returns when all ranks are here. Errors: CommError that names the ranks
+  /// that did not come.
   void barrier(const std::string& key);
+  void barrier(const std::string& key, std::chrono::milliseconds timeout);
 
  private:
   int64_t next_use(const std::string& key);
-  void wait_for(const std::vector<std::string>& keys, const std::string& what);
+  void wait_for(const std::vector<std::string>& keys, const std::string& what,
+                std::chrono::milliseconds timeout);
   [[nodiscard]] std::string missing(const std::vector<std::string>& keys);
 
   c10::intrusive_ptr<c10d::Store> store_;

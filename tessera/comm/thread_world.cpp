@@ -64,9 +64,8 @@ class ThreadGroup {
       int rank, int size, const c10::intrusive_ptr<c10d::Store>& store) {
     const WorldPlace place = {
         .rank = rank, .size = size, .local_rank = rank, .timeout = timeout_};
-    auto device = size > 1 ? make_gloo_device("", "127.0.0.1") : nullptr;
     return std::make_shared<World::State>(
-        place, store, std::move(device),
+        place, store, [] { return make_gloo_devices("", "127.0.0.1"); },
         WatchdogOptions{.on_timeout = OnTimeout::throw_error, .poll = 100ms});
   }
 

@@ -52,6 +52,11 @@ void Transfer::receive(const at::Tensor& tensor, int peer, int tag) {
   keep(routes_->backend->recv(tensors, peer, tag));
 }
 
+void Transfer::receive_from_any(const at::Tensor& tensor, int tag) {
+  std::vector<at::Tensor> tensors = {tensor};
+  keep(routes_->backend->recvAnysource(tensors, tag));
+}
+
 void Transfer::keep(c10::intrusive_ptr<c10d::Work> work) {
   const std::lock_guard lock(mutex_);
   if (aborted_) work->abort();
@@ -62,6 +67,10 @@ void Transfer::wait(std::chrono::milliseconds timeout) {
   if (routes_->link) routes_->link->wait(*in_shared_memory_, timeout);
   for (const auto& work : works_) {
     if (!work->wait(timeout)) throw CommError("the wait was aborted");
+    const c10d::OpType kind = work->retrieveOpType();
+    if (kind == c10d::OpType::RECV || kind == c10d::OpType::RECVANYSOURCE) {
+      source_ = work->sourceRank();
+    }
   }
   const std::lock_guard lock(mutex_);
   works_.clear();

@@ -36,6 +36,11 @@ class Transfer {
   /// Tensors must be contiguous; those without elements send nothing.
   void send(const at::Tensor& tensor, int peer, int tag);
   void receive(const at::Tensor& tensor, int peer, int tag);
+  /// From whichever peer sends with this tag first; not through shared memory.
+  void receive_from_any(const at::Tensor& tensor, int tag);
+
+  /// Who sent the last message that was received. After `wait`.
+  [[nodiscard]] int source() const { return source_; }
 
   /// Returns when all messages have arrived and left. Errors: what the backend
   /// throws on a time-out or a lost peer; CommError after `abort`.
@@ -54,6 +59,7 @@ class Transfer {
   std::shared_ptr<MessageCount> in_shared_memory_;
   std::mutex mutex_;
   std::vector<c10::intrusive_ptr<c10d::Work>> works_;
+  int source_ = -1;
   bool aborted_ = false;
 };
 

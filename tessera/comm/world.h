@@ -19,9 +19,7 @@
 #include <utility>
 #include <vector>
 
-namespace c10d {
-class Store;
-}
+#include "tessera/comm/stores.h"
 
 namespace tessera {
 
@@ -38,6 +36,17 @@ enum class OnTimeout {
 };
 
 struct InitOptions {
+  // Where the ranks meet: "env://", which is the default, "tcp://host:port" or
+  // "file:///path"; see init_method.h.
+  std::string init_method = "";
+  // A store that all ranks reach and that holds no other job, instead.
+  Store store = {};
+  // For tcp://, file:// and a store; with env:// they replace the variables.
+  std::optional<int> rank = {};
+  std::optional<int> world_size = {};
+  // Where this rank computes. Unset: the CUDA device LOCAL_RANK with NCCL, else
+  // the CPU. It must fit the backend.
+  std::optional<c10::Device> device = {};
   // automatic: NCCL when a CUDA device is there and this is a CUDA build.
   CommBackend backend = CommBackend::automatic;
   // A collective that takes longer ends the job with a table. Unset: 10 min for
@@ -81,18 +90,23 @@ class World {
   /// call in the same order.
   [[nodiscard]] int64_t next_id() const;
 
+  /// Inside comm only.
+  [[nodiscard]] const std::shared_ptr<State>& state() const { return state_; }
+
   bool operator==(const World& other) const = default;
 
  private:
   std::shared_ptr<State> state_;
 };
 
-/// Joins the job that the environment describes: torchrun's variables (agent
-/// hosted store included), plain RANK / WORLD_SIZE / MASTER_ADDR / MASTER_PORT,
-/// those of Open MPI, MPICH, MVAPICH2, jsrun, Slurm or a Kubernetes indexed Job
-/// (tessera/comm/launch.h has the order), or else one process. Says on rank 0
-/// which it took; so does World::launcher.
-/// Errors: InvalidArgument for half-set, impossible or contradictory variables,
+/// Joins the job that the options name or, without any, the environment
+/// describes: torchrun's variables (agent hosted store included), plain RANK /
+/// WORLD_SIZE / MASTER_ADDR / MASTER_PORT, those of Open MPI, MPICH, MVAPICH2,
+/// jsrun, Slurm or a Kubernetes indexed Job (tessera/comm/launch.h has the
+/// order), or else one process. Says on rank 0 which it took; so does
+/// World::launcher.
+/// Errors: InvalidArgument for half-set, impossible or contradictory options or
+///         variables,
 ///         CommError when the store cannot be reached.
 [[nodiscard]] World init_distributed(const InitOptions& options = {});
 

@@ -1,6 +1,7 @@
 #include "tessera/comm/world_state.h"
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include <algorithm>
@@ -21,6 +22,10 @@ std::string join(const std::vector<int>& ranks) {
   std::string text;
   for (const int rank : ranks) text += str(text.empty() ? "" : ",", rank);
   return text;
+}
+
+c10::intrusive_ptr<c10d::Store> in_memory() {
+  return c10::make_intrusive<c10d::HashStore>();
 }
 
 std::string describe(int rank, const CollectiveEntry& entry) {
@@ -46,11 +51,11 @@ std::shared_ptr<HostLink> make_link() {
 }  // namespace
 
 World::State::State(WorldPlace place, c10::intrusive_ptr<c10d::Store> store,
-                    std::shared_ptr<gloo::transport::Device> gloo_device,
+                    std::function<GlooDevices()> make_devices,
                     WatchdogOptions options)
     : place(place),
-      store_(std::move(store)),
-      gloo_device_(std::move(gloo_device)),
+      store_(store ? std::move(store) : in_memory()),
+      make_devices_(std::move(make_devices)),
       rendezvous_(store_of("world"), place.rank, place.size, place.timeout,
                   [this] { return failed(); }) {
   if (place.size == 1) return;
@@ -81,21 +86,7 @@ World::State::~State() {
 
 c10::intrusive_ptr<c10d::Store> World::State::store_of(
     const std::string& prefix) const {
-  if (!store_) return {};
   return c10::make_intrusive<c10d::PrefixStore>(prefix, store_);
-}
-
-void World::State::check_new(const std::string& name,
-                             const std::vector<int>& ranks) {
-  const std::lock_guard lock(mutex_);
-  const auto [first, last] = groups_.equal_range(name);
-  const bool is_new = std::none_of(
-      first, last, [&](const auto& group) { return group.second == ranks; });
-  require<InvalidArgument>(is_new, [&] {
-    return str("make_communicator: '", name, "' over ranks ", join(ranks),
-               " exists already; keep the first, or choose another name.");
-  });
-  groups_.emplace(name, ranks);
 }
 
 Routes World::State::connect(const std::string& name,
@@ -108,38 +99,80 @@ Routes World::State::connect(const std::string& name,
       .timeout = place.timeout,
       .name = name,
       .world_ranks = ranks};
-  check_new(name, ranks);
+  add_group(name, ranks);
   if (ranks.size() == 1) return {};
-  Routes routes = meet(name, "connect", {}, [&] {
-    // A backend's own wait for its peers does not end when one of them fails.
-    Rendezvous start(store_of(str("connect/", name, "/", join(ranks))),
-                     backend_place.rank, backend_place.size, place.timeout,
-                     [this] { return failed(); });
-    Routes made;
-    share_memory(made, start, backend_place.rank, backend_place.size);
-    made.backend = place.device.is_cuda()
-                       ? make_nccl_backend(backend_place, place.device)
-                       : make_gloo_backend(backend_place, gloo_device_);
-    return made;
+  Routes routes;
+  routes.backend = connect(backend_place, [&](const BackendPlace& at) {
+    share_memory(routes, at);
+    return place.device.is_cuda() ? make_nccl_backend(at, place.device)
+                                  : make_gloo_backend(at, gloo_devices());
   });
-  const std::lock_guard lock(mutex_);
-  backends_.push_back(routes.backend);
-  if (failed_) routes.backend->abort();
   return routes;
 }
 
-// Also the point where all ranks of the group are known to be here.
-void World::State::share_memory(Routes& routes, Rendezvous& start, int self,
-                                int size) {
-  HostOffer offer = link_ ? link_->offer(size) : HostOffer();
-  const auto texts = start.exchange("memory", offer.text());
+c10::intrusive_ptr<c10d::Backend> World::State::connect(
+    const BackendPlace& at, const BackendMaker& make) {
+  auto backend = meet(at.name, "connect", {}, [&] {
+    // A backend's own wait for its peers does not end when one of them fails.
+    start_of(at).barrier("start");
+    return make(at);
+  });
+  const std::lock_guard lock(mutex_);
+  backends_.push_back(backend);
+  if (failed_) backend->abort();
+  return backend;
+}
+
+Rendezvous World::State::start_of(const BackendPlace& at) {
+  return {c10::make_intrusive<c10d::PrefixStore>("start", at.store), at.rank,
+          at.size, at.timeout, [this] { return failed(); }};
+}
+
+void World::State::share_memory(Routes& routes, const BackendPlace& at) {
   if (place.device.is_cuda()) return;
+  Rendezvous start = start_of(at);
+  HostOffer offer = link_ ? link_->offer(at.size) : HostOffer();
+  const auto texts = start.exchange("memory", offer.text());
   const std::string reached =
-      link_ ? link_->reach(offer, texts, self) : std::string(size, 'n');
+      link_ ? link_->reach(offer, texts, at.rank) : std::string(at.size, 'n');
   const auto all_reached = start.exchange("reached", reached);
   if (!link_) return;
   routes.channels = link_->connect(std::move(offer), all_reached);
   routes.link = link_;
+}
+
+void World::State::disconnect(
+    const c10::intrusive_ptr<c10d::Backend>& backend) {
+  {
+    const std::lock_guard lock(mutex_);
+    std::erase(backends_, backend);
+  }
+  backend->shutdown();
+}
+
+void World::State::add_group(const std::string& name,
+                             const std::vector<int>& ranks) {
+  const std::lock_guard lock(mutex_);
+  const auto [first, last] = groups_.equal_range(name);
+  const bool is_new = std::none_of(
+      first, last, [&](const auto& group) { return group.second == ranks; });
+  require<InvalidArgument>(is_new, [&] {
+    return str("make_communicator: '", name, "' over ranks ", join(ranks),
+               " exists already; keep the first, or choose another name.");
+  });
+  groups_.emplace(name, ranks);
+}
+
+void World::State::add_peers(const std::string& name,
+                             const std::vector<int>& ranks) {
+  const std::lock_guard lock(mutex_);
+  if (!groups_.contains(name)) groups_.emplace(name, ranks);
+}
+
+GlooDevices World::State::gloo_devices() {
+  const std::lock_guard lock(mutex_);
+  if (gloo_devices_.empty()) gloo_devices_ = make_devices_();
+  return gloo_devices_;
 }
 
 bool World::State::has_peer(const std::string& communicator, int rank) {

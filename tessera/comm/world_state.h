@@ -15,16 +15,14 @@
 #include <string_view>
 #include <vector>
 
+#include "tessera/comm/backend_factory.h"
 #include "tessera/comm/collective_log.h"
+#include "tessera/comm/group_names.h"
 #include "tessera/comm/rendezvous.h"
 #include "tessera/comm/routes.h"
 #include "tessera/comm/transfer.h"
 #include "tessera/comm/watchdog.h"
 #include "tessera/comm/world.h"
-
-namespace gloo::transport {
-class Device;
-}
 
 namespace tessera {
 
@@ -40,10 +38,10 @@ struct WorldPlace {
 
 struct World::State {
  public:
-  /// `store` is empty for a world of one, `gloo_device` there and on CUDA.
+  /// `store` may be empty for a world of one. `make_devices` is called once, by
+  /// the first Gloo backend.
   State(WorldPlace place, c10::intrusive_ptr<c10d::Store> store,
-        std::shared_ptr<gloo::transport::Device> gloo_device,
-        WatchdogOptions options);
+        std::function<GlooDevices()> make_devices, WatchdogOptions options);
   /// Says goodbye, unless an exception is in flight or the world has failed.
   ~State();
   State(const State&) = delete;
@@ -53,8 +51,9 @@ struct World::State {
   CollectiveLog log;
   TransferRegistry transfers;
   std::atomic<int64_t> next_id = 0;
+  GroupNames group_names;
 
-  /// The part of the store that belongs to one group; empty in a world of one.
+  /// The part of the store that belongs to one group.
   [[nodiscard]] c10::intrusive_ptr<c10d::Store> store_of(
       const std::string& prefix) const;
 
@@ -62,6 +61,22 @@ struct World::State {
   /// live as long as this world: a peer may still read from them.
   [[nodiscard]] Routes connect(const std::string& name,
                                const std::vector<int>& ranks);
+
+  /// The same for any backend, also of a group of one; the group is known.
+  [[nodiscard]] c10::intrusive_ptr<c10d::Backend> connect(
+      const BackendPlace& place, const BackendMaker& make);
+
+  /// Shuts down a backend before the end of this world.
+  void disconnect(const c10::intrusive_ptr<c10d::Backend>& backend);
+
+  /// Makes `ranks` peers under this name. Errors: InvalidArgument when it was
+  /// done before.
+  void add_group(const std::string& name, const std::vector<int>& ranks);
+
+  /// The same, but nothing the second time.
+  void add_peers(const std::string& name, const std::vector<int>& ranks);
+
+  [[nodiscard]] GlooDevices gloo_devices();
 
   /// True when `rank` belongs to a communicator of this name.
   [[nodiscard]] bool has_peer(const std::string& communicator, int rank);
@@ -99,15 +114,17 @@ struct World::State {
 
  private:
   void abort() noexcept;
-  void check_new(const std::string& name, const std::vector<int>& ranks);
-  void share_memory(Routes& routes, Rendezvous& start, int self, int size);
+  /// Where the ranks of a group meet before they are connected.
+  [[nodiscard]] Rendezvous start_of(const BackendPlace& at);
+  void share_memory(Routes& routes, const BackendPlace& at);
 
   c10::intrusive_ptr<c10d::Store> store_;
-  std::shared_ptr<gloo::transport::Device> gloo_device_;
+  std::function<GlooDevices()> make_devices_;
   std::atomic<bool> failed_ = false;
   bool said_goodbye_ = false;
   Rendezvous rendezvous_;
   std::mutex mutex_;
+  GlooDevices gloo_devices_;
   std::multimap<std::string, std::vector<int>> groups_;
   std::vector<c10::intrusive_ptr<c10d::Backend>> backends_;
   std::shared_ptr<HostLink> link_;      // on CPU, unless switched off

@@ -1,0 +1,137 @@
+#include "tessera/comm/point_to_point.h"
+
+#include "tessera/comm/process_group_impl.h"
+#include "tessera/comm/reduction.h"
+
+namespace tessera::distributed {
+namespace {
+
+using at::Tensor;
+using Group = ProcessGroup::Impl;
+
+constexpr int kTags = 1 << 30;
+
+const char* name_of(Direction direction) {
+  return direction == Direction::send ? "send" : "recv";
+}
+
+void check(const Group& group, const P2POp& operation) {
+  const char* call = name_of(operation.direction);
+  group.check_usable(call);
+  group.check_dense(call, operation.tensor);
+  require<InvalidArgument>(operation.tag >= 0 && operation.tag < kTags, [&] {
+    return str(group.what(call), "the tag is ", operation.tag, "; expected 0..",
+               kTags - 1, ".");
+  });
+  const bool any =
+      operation.peer == kAnySource && operation.direction == Direction::receive;
+  if (any) return;
+  group.check_rank(call, "peer", operation.peer);
+  require<InvalidArgument>(operation.peer != group.rank, [&] {
+    return str(group.what(call), "the peer is rank ", operation.peer,
+               ", this rank itself; copy the tensor instead.");
+  });
+}
+
+// On Gloo, whose works must be told when the world fails.
+void add_message(const P2POp& operation, Transfer& messages) {
+  const Tensor tensor = flat(operation.tensor);
+  if (operation.direction == Direction::send) {
+    messages.send(tensor, operation.peer, operation.tag);
+  } else if (operation.peer == kAnySource) {
+    messages.receive_from_any(tensor, operation.tag);
+  } else {
+    messages.receive(tensor, operation.peer, operation.tag);
+  }
+}
+
+c10::intrusive_ptr<c10d::Work> issue(const P2POp& operation,
+                                     c10d::Backend& backend) {
+  if (operation.tensor.numel() == 0) return {};
+  std::vector<Tensor> tensors = {flat(operation.tensor)};
+  if (operation.direction == Direction::send) {
+    return backend.send(tensors, operation.peer, operation.tag);
+  }
+  if (operation.peer == kAnySource) {
+    return backend.recvAnysource(tensors, operation.tag);
+  }
+  return backend.recv(tensors, operation.peer, operation.tag);
+}
+
+void add(const Group& group, const P2POp& operation, Work::Impl& work) {
+  const auto& entry = group.entry_of(operation.tensor);
+  if (operation.direction == Direction::receive) {
+    work.set_source(operation.peer);
+  }
+  if (entry.name == "gloo") {
+    add_message(operation, work.messages(entry.backend));
+  } else {
+    work.add(issue(operation, *entry.backend));
+  }
+}
+
+Work start(Group& group, const P2POp& operation) {
+  check(group, operation);
+  const bool sends = operation.direction == Direction::send;
+  const bool any = operation.peer == kAnySource;
+  const int source = sends ? group.rank : operation.peer;
+  const int target = sends ? operation.peer : group.rank;
+  const std::string link =
+      str(any ? "any" : std::to_string(source), ">", target);
+  const std::vector<int> peers =
+      any ? group.ranks
+          : std::vector<int>{group.ranks[source], group.ranks[target]};
+  return group.start_message(
+      link, peers, name_of(operation.direction),
+      [&](Work::Impl& work) { add(group, operation, work); });
+}
+
+}  // namespace
+
+Work isend(const Tensor& tensor, int destination, const ProcessGroup& group,
+           int tag) {
+  return start(group.impl(), {Direction::send, tensor, destination, tag});
+}
+
+Work irecv(const Tensor& tensor, int source, const ProcessGroup& group,
+           int tag) {
+  return start(group.impl(), {Direction::receive, tensor, source, tag});
+}
+
+void send(const Tensor& tensor, int destination, const ProcessGroup& group,
+          int tag) {
+  isend(tensor, destination, group, tag).wait();
+}
+
+int recv(const Tensor& tensor, int source, const ProcessGroup& group, int tag) {
+  Work work = irecv(tensor, source, group, tag);
+  work.wait();
+  return work.source_rank();
+}
+
+std::vector<Work> batch_isend_irecv(const std::vector<P2POp>& operations,
+                                    const ProcessGroup& handle) {
+  Group& group = handle.impl();
+  group.check_usable("batch_isend_irecv");
+  for (const P2POp& operation : operations) check(group, operation);
+  std::vector<Work> works;
+  if (operations.empty()) return works;
+  c10d::Backend& backend = *group.entry_of(operations[0].tensor).backend;
+  if (!backend.supportsCoalescing()) {
+    for (const P2POp& operation : operations) {
+      works.push_back(start(group, operation));
+    }
+    return works;
+  }
+  works.push_back(
+      group.start_message("batch", group.ranks, "batch", [&](Work::Impl& work) {
+        backend.startCoalescing();
+        for (const P2POp& operation : operations) {
+          issue(operation, backend);
+        }
+        work.add(backend.endCoalescing());
+      }));
+  return works;
+}
+
+}  // namespace tessera::distributed

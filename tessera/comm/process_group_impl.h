@@ -1,0 +1,118 @@
+// What stands behind a distributed::ProcessGroup. Inside comm only.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tessera/base/error.h"
+#include "tessera/comm/below_autograd.h"
+#include "tessera/comm/communicator.h"
+#include "tessera/comm/process_group.h"
+#include "tessera/comm/work_impl.h"
+
+namespace tessera::distributed {
+
+struct ProcessGroup::Impl {
+  struct Entry {
+    std::string name;  // "gloo", "nccl", ...
+    c10::intrusive_ptr<c10d::Backend> backend;
+  };
+
+  std::shared_ptr<World::State> world;
+  std::string name;
+  std::string description;
+  std::vector<int> ranks;
+  int rank = -1;  // -1: not a member
+  std::chrono::milliseconds timeout{};
+  std::map<c10::DeviceType, Entry> backends;
+  std::unique_ptr<Rendezvous> rendezvous;  // of members
+  bool destroyed = false;
+
+  [[nodiscard]] int size() const { return static_cast<int>(ranks.size()); }
+
+  /// Errors: InvalidArgument for a rank that is not a member, InvalidState for
+  ///         a group that was destroyed.
+  void check_usable(const char* call) const;
+  void check_rank(const char* call, const char* what, int group_rank) const;
+  /// Errors: InvalidArgument for a tensor that is undefined, not contiguous, or
+  ///         on a device that the group has no backend for.
+  void check_dense(const char* call, const at::Tensor& tensor) const;
+  /// The same, and for a dtype that the backend does not compute with.
+  void check_tensor(const char* call, const at::Tensor& tensor) const;
+  /// All of one dtype and device, with `count` of them.
+  void check_list(const char* call, const char* what,
+                  const std::vector<at::Tensor>& tensors, size_t count,
+                  const at::Tensor& like) const;
+
+  [[nodiscard]] const Entry& entry_of(const at::Tensor& tensor) const;
+  /// The device on which the group keeps tensors of its own.
+  [[nodiscard]] c10::Device own_device() const;
+
+  [[nodiscard]] std::string what(const char* call) const {
+    return str(call, " on '", name, "': ");
+  }
+
+  /// Enters a collective in the log and starts it: `body(work)` adds c10d
+  /// works.
+  template <class Body>
+  Work start(const char* kind, int64_t numel,
+             std::optional<c10::ScalarType> dtype, Body&& body);
+  /// The same for a message; `link` names it ("0>1") and `peers` are on it.
+  template <class Body>
+  Work start_message(const std::string& link, const std::vector<int>& peers,
+                     const char* op, Body&& body);
+
+  /// An error of LibTorch before anything was sent is the caller's: throws it
+  /// as such. All others fail the world.
+  [[noreturn]] void raise(const char* kind, uint64_t sequence,
+                          const std::exception& error);
+
+ private:
+  template <class Body>
+  Work run(const char* kind, uint64_t sequence, Body&& body);
+};
+
+template <class Body>
+Work ProcessGroup::Impl::run(const char* kind, uint64_t sequence, Body&& body) {
+  world->check_alive(sequence);
+  const BelowAutograd below_autograd;
+  auto work = std::make_unique<Work::Impl>(world, sequence, timeout);
+  try {
+    body(*work);
+  } catch (const std::exception& error) {
+    raise(kind, sequence, error);
+  }
+  return Work(std::move(work));
+}
+
+template <class Body>
+Work ProcessGroup::Impl::start(const char* kind, int64_t numel,
+                               std::optional<c10::ScalarType> dtype,
+                               Body&& body) {
+  return run(kind,
+             world->log.enter_unhashed(name, kind, {.unit = description}, numel,
+                                       dtype),
+             std::forward<Body>(body));
+}
+
+// Ranks send and receive in orders of their own, so each direction between two
+// ranks is a communicator of its own for the log.
+template <class Body>
+Work ProcessGroup::Impl::start_message(const std::string& link,
+                                       const std::vector<int>& peers,
+                                       const char* op, Body&& body) {
+  const std::string line = str(name, " ", link);
+  world->add_peers(line, peers);
+  return run(op,
+             world->log.enter_unhashed(line, "message",
+                                       {.unit = description, .op = op}),
+             std::forward<Body>(body));
+}
+
+}  // namespace tessera::distributed
