@@ -24,6 +24,8 @@ struct Command {
   std::function<int()> (*add)(CLI::App& app, const WordsAfterDashes& words);
 };
 
+[[nodiscard]] std::function<int()> add_doctor_command(
+    CLI::App& app, const WordsAfterDashes& words);
 [[nodiscard]] std::function<int()> add_plan_command(
     CLI::App& app, const WordsAfterDashes& words);
 [[nodiscard]] std::function<int()> add_plot_command(

@@ -17,6 +17,8 @@ namespace {
 using launch::kExitUsage;
 
 constexpr std::array kCommands = {
+    Command{"doctor", "Look for what would keep a job from running here",
+            add_doctor_command},
     Command{"plan", "Say what memory and traffic a training run will need",
             add_plan_command},
     Command{"plot", "Draw what runs measured, one over the other",

@@ -101,7 +101,7 @@ TEST_P(RunRefuses, WithOneSentenceAndItsOwnCode) {
 INSTANTIATE_TEST_SUITE_P(
     Words, RunRefuses,
     testing::Values(
-        BadCommand{{}, 2, "give a subcommand: run, version"},
+        BadCommand{{}, 2, "give a subcommand: "},
         BadCommand{{"rum"}, 2, "there is no subcommand 'rum'"},
         BadCommand{{"run", "--", "true"}, 2, "give the number of ranks"},
         BadCommand{{"run", "-n", "0", "--", "true"}, 2, "(-n) is 0"},
