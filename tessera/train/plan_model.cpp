@@ -92,7 +92,7 @@ int64_t activation_bytes(const ModelConfig& m, const ForwardShape& s) {
 }
 
 int64_t logits_bytes(const ModelConfig& m, const ForwardShape& s) {
-  return s.tokens() * m.vocab * (s.compute_bytes + 3 * kFloatBytes);
+  return s.tokens() * m.vocab * 3 * kFloatBytes;
 }
 
 }  // namespace tessera::train

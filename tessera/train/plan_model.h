@@ -43,8 +43,8 @@ struct ForwardShape {
 [[nodiscard]] int64_t activation_bytes(const ModelConfig& model,
                                        const ForwardShape& shape);
 
-/// The most that the loss takes: the logits in the compute dtype, and in fp32
-/// their log-softmax and the two gradients of its backward.
+/// The most that the loss takes, when its backward begins: the log-softmax of
+/// the logits and two gradients, in fp32. The logits themselves are gone then.
 [[nodiscard]] int64_t logits_bytes(const ModelConfig& model,
                                    const ForwardShape& shape);
 
