@@ -33,9 +33,10 @@ at::Tensor run_backwards(LanguageModel& model,
       set_requires_gradient_sync(
           model, i + 1 == micro_batches.size() ? Sync::on : Sync::off);
     }
-    const auto logits = model.forward(micro_batches[i].input.to(device));
+    // No name for the logits: they would live through the backward.
     const auto loss =
-        sum_of_token_losses(logits, micro_batches[i].target.to(device));
+        sum_of_token_losses(model.forward(micro_batches[i].input.to(device)),
+                            micro_batches[i].target.to(device));
     (loss * scale.to(loss.dtype())).backward();
     sum += loss.detach();
   }
