@@ -32,6 +32,8 @@ struct Command {
     CLI::App& app, const WordsAfterDashes& words);
 [[nodiscard]] std::function<int()> add_prepare_command(
     CLI::App& app, const WordsAfterDashes& words);
+[[nodiscard]] std::function<int()> add_checkpoint_command(
+    CLI::App& app, const WordsAfterDashes& words);
 [[nodiscard]] std::function<int()> add_run_command(
     CLI::App& app, const WordsAfterDashes& words);
 [[nodiscard]] std::function<int()> add_version_command(

@@ -17,6 +17,8 @@ namespace {
 using launch::kExitUsage;
 
 constexpr std::array kCommands = {
+    Command{"checkpoint", "Look at checkpoints, verify and convert them",
+            add_checkpoint_command},
     Command{"doctor", "Look for what would keep a job from running here",
             add_doctor_command},
     Command{"plan", "Say what memory and traffic a training run will need",

@@ -3,6 +3,7 @@
 
 #include "tessera/base/error.h"              // the five errors
 #include "tessera/base/version.h"            // which Tessera, which LibTorch
+#include "tessera/checkpoint/async_saver.h"  // AsyncSaver
 #include "tessera/checkpoint/checkpoint.h"   // checkpoint::save, load, latest
 #include "tessera/checkpoint/safetensors.h"  // safetensors::save, load
 #include "tessera/comm/world.h"              // init_distributed, World

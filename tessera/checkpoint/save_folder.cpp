@@ -1,8 +1,11 @@
 #include "tessera/checkpoint/save_folder.h"
 
 #include <array>
+#include <chrono>
 #include <cstdio>
+#include <exception>
 #include <random>
+#include <thread>
 
 #include "tessera/base/error.h"
 #include "tessera/checkpoint/checksums.h"
@@ -154,6 +157,57 @@ void FolderSave::commit(const Peers& peers,
     abandon();
     throw;
   }
+}
+
+namespace {
+
+// A rank's note: the first byte says whether it holds a result or an error.
+std::string note_name(int rank) { return str("note-", rank); }
+
+}  // namespace
+
+void FolderSave::write_apart(const WriteSource& source) {
+  committed_ = rank_ != 0;  // from now on the folder is rank 0's affair
+  std::string note;
+  std::exception_ptr failure;
+  try {
+    note = "=" + write(source);
+  } catch (const std::exception& error) {
+    note = str("!", error.what());
+    failure = std::current_exception();
+  }
+  const std::string path = join_path(folder_, note_name(rank_));
+  write_all(*options_.storage, path + ".part", note);
+  options_.storage->rename_folder(path + ".part", path);
+  if (failure) std::rethrow_exception(failure);
+}
+
+void FolderSave::commit_apart(int num_ranks,
+                              const std::function<bool()>& keep_waiting) {
+  constexpr std::chrono::milliseconds kPause(10);
+  Storage& storage = *options_.storage;
+  std::vector<std::string> written;
+  std::string failure;
+  for (int rank = 0; rank < num_ranks; ++rank) {
+    const std::string path = join_path(folder_, note_name(rank));
+    while (!storage.exists(path)) {
+      require<CheckpointError>(keep_waiting(), [&] {
+        return str("rank ", rank, " has not written its part in time.");
+      });
+      std::this_thread::sleep_for(kPause);
+    }
+    const std::string note = read_all(*storage.open(path), UINT32_MAX);
+    storage.remove_all(path);
+    if (note.starts_with('=')) {
+      written.push_back(note.substr(1));
+    } else if (failure.empty()) {
+      failure = str("rank ", rank, ": ", note.substr(1));
+    }
+  }
+  require<CheckpointError>(failure.empty(), [&] { return failure; });
+  publish(written);
+  committed_ = true;
+  lock_.reset();
 }
 
 // On rank 0: checks what is there, adds `.metadata`, and renames.

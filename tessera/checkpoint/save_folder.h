@@ -53,6 +53,14 @@ class FolderSave {
   /// failed. Completes the checkpoint, or raises the same error everywhere.
   void commit(const Peers& peers, const std::function<std::string()>& write);
 
+  /// Instead of `commit`, without talking to the others: writes this rank's
+  /// part and leaves a note of it in the folder. Any thread.
+  void write_apart(const WriteSource& source);
+  /// On rank 0, after its `write_apart`: waits for the notes of all ranks, and
+  /// completes the checkpoint. `keep_waiting` is asked now and then.
+  /// Errors: CheckpointError, also when `keep_waiting` says no.
+  void commit_apart(int num_ranks, const std::function<bool()>& keep_waiting);
+
   /// What this rank writes.
   [[nodiscard]] const std::vector<WriteItem>& own_items() const;
 

@@ -1,0 +1,106 @@
+#include "tessera/checkpoint/async_saver.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include <chrono>
+#include <exception>
+#include <optional>
+#include <thread>
+
+#include "tessera/base/error.h"
+#include "tessera/base/log.h"
+#include "tessera/checkpoint/state_source.h"
+
+namespace tessera::checkpoint {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+void rethrow(const std::exception_ptr& failure) {
+  if (failure) std::rethrow_exception(failure);
+}
+
+}  // namespace
+
+// One save under way. The thread touches nothing of the saver's.
+struct AsyncSaver::Job {
+  std::string path;
+  Peers peers;
+  std::chrono::milliseconds timeout = std::chrono::minutes(30);
+  std::optional<StateSource> source;
+  std::optional<FolderSave> folder;
+  std::exception_ptr write_failure;   // of this rank's part
+  std::exception_ptr commit_failure;  // on rank 0
+  std::jthread thread;                // last: it uses all of the above
+
+  void run(const std::stop_token& stop) {
+    const at::NoGradGuard no_grad;
+    try {
+      folder->write_apart(source->source());
+    } catch (...) {
+      write_failure = std::current_exception();
+    }
+    if (peers.rank != 0) return;
+    const auto deadline = Clock::now() + timeout;
+    try {
+      folder->commit_apart(peers.size, [&] {
+        return !stop.stop_requested() && Clock::now() < deadline;
+      });
+    } catch (...) {
+      commit_failure = std::current_exception();
+    }
+  }
+};
+
+AsyncSaver::AsyncSaver(SaveOptions options) : options_(std::move(options)) {}
+
+AsyncSaver::~AsyncSaver() {
+  if (job_ == nullptr) return;
+  if (std::uncaught_exceptions() > 0) job_->thread.request_stop();
+  job_->thread.join();
+  try {
+    rethrow(job_->write_failure);
+    rethrow(job_->commit_failure);
+  } catch (const std::exception& error) {
+    log_error("checkpoint '", job_->path, "' was not saved: ", error.what());
+  }
+}
+
+void AsyncSaver::save(const std::string& path, const State& state) {
+  const at::NoGradGuard no_grad;
+  wait();
+  auto job = std::make_unique<Job>();
+  job->path = path;
+  job->peers = peers_of(state, options_.world);
+  if (options_.world.defined()) job->timeout = options_.world.timeout();
+  job->folder.emplace(
+      path, job->peers,
+      [&] {
+        job->source.emplace(state);
+        return job->source->offer();
+      },
+      SaveFolderOptions{.existing = options_.existing,
+                        .num_threads = options_.num_threads,
+                        .storage = options_.storage});
+  job->source->snapshot(job->folder->own_items(), buffers_);
+  job_ = std::move(job);
+  job_->thread = std::jthread(
+      [job = job_.get()](const std::stop_token& stop) { job->run(stop); });
+}
+
+void AsyncSaver::wait() {
+  if (job_ == nullptr) return;
+  job_->thread.join();
+  const std::unique_ptr<Job> job = std::move(job_);
+  const std::string what = str("checkpoint::AsyncSaver to '", job->path, "'");
+  (void)all_or_none(job->peers, what, [&] {
+    rethrow(job->write_failure);
+    return std::string();
+  });
+  (void)all_or_none(job->peers, what, [&] {
+    rethrow(job->commit_failure);
+    return std::string();
+  });
+}
+
+}  // namespace tessera::checkpoint

@@ -1,0 +1,92 @@
+// Saving while training goes on.
+#include <gtest/gtest.h>
+
+#include "tessera/checkpoint/async_saver.h"
+#include "tests/checkpoint/block.h"
+#include "tests/checkpoint_format/folder/hooked_storage.h"
+#include "tests/support/temporary_folder.h"
+
+namespace tessera::checkpoint {
+namespace {
+
+using testing::message_of;
+using testing::TemporaryFolder;
+using namespace std::chrono_literals;
+
+TEST(AsyncSaver, SavesWhatTheStateWasWhenItWasCalled) {
+  const TemporaryFolder folder;
+  run_ranks(
+      2,
+      [&](const World& world) {
+        Trained trained(world, 7);
+        trained.step(0);
+        const State state = state_of(*trained.block, *trained.optimizer);
+        save(folder / "expected", state);
+        AsyncSaver saver({.world = world});
+        for (int step = 1; step < 6; ++step) {  // each waits for the one before
+          saver.save(folder / str("step-", step), state);
+          trained.step(step);
+        }
+        saver.wait();
+      },
+      30s);
+  EXPECT_EQ(difference(folder / "expected", folder / "step-1"), "");
+  EXPECT_NE(difference(folder / "expected", folder / "step-2"), "");
+  EXPECT_EQ(latest(folder.path()), folder / "step-5");
+  EXPECT_EQ(local_storage()->list(folder.path()).size(), 6U);
+  EXPECT_EQ(
+      local_storage()->list(folder / "step-5"),
+      (std::vector<std::string>{".metadata", "__0_0.distcp", "__1_0.distcp",
+                                "tessera_checksums.json"}));
+}
+
+TEST(AsyncSaver, FailsOnEveryRankTheSameAtTheNextCall) {
+  const TemporaryFolder folder;
+  std::vector<std::string> errors(2);
+  const auto fail = [](int64_t, const std::string& path) {
+    if (!path.ends_with(".distcp")) return;
+    throw CheckpointError("cannot write '" + path + "': no space left");
+  };
+  run_ranks(
+      2,
+      [&](const World& world) {
+        Trained trained(world, 7);
+        const State state = state_of(*trained.block, *trained.optimizer);
+        save(folder / "step-1", state);
+        SaveOptions options{.world = world};
+        if (world.rank() == 1) {
+          options.storage = std::make_shared<HookedStorage>(fail);
+        }
+        AsyncSaver saver(options);
+        saver.save(folder / "step-2", state);
+        errors[world.rank()] = message_of<CheckpointError>(
+            [&] { saver.save(folder / "step-3", state); });
+      },
+      30s);
+  EXPECT_EQ(errors[0], errors[1]);
+  EXPECT_NE(errors[0].find("step-2' failed on rank 1: cannot write"),
+            std::string::npos)
+      << errors[0];
+  EXPECT_EQ(local_storage()->list(folder.path()),
+            std::vector<std::string>{"step-1"});
+}
+
+// While an older save of the folder is pending, loads see the older state.
+TEST(AsyncSaver, LoadsDuringASaveSeeTheOlderCheckpoint) {
+  const TemporaryFolder folder;
+  Trained trained({}, 7);
+  const State state = state_of(*trained.block);
+  save(folder / "a", state);
+  AsyncSaver saver;
+  for (int round = 0; round < 20; ++round) {
+    saver.save(folder / "a", state);
+    Trained other({}, 9);
+    EXPECT_NO_THROW(load(folder / "a", state_of(*other.block)));
+    EXPECT_TRUE(
+        torch::equal(other.block->up->weight, trained.block->up->weight));
+  }
+  saver.wait();
+}
+
+}  // namespace
+}  // namespace tessera::checkpoint
