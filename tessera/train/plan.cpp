@@ -4,6 +4,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/shard/flat_layout.h"
+#include "tessera/shard/resident_bytes.h"
 
 namespace tessera::train {
 namespace {
@@ -35,11 +36,13 @@ PlanOptions checked(PlanOptions o) {
   return o;
 }
 
-UnitPlan plan_unit(const UnitShapes& unit, const PlanOptions& o) {
-  const FlatLayout layout =
-      plan_flat_layout(unit.shapes, {.world_size = o.ranks,
-                                     .compute_bytes = o.compute_bytes,
-                                     .reduce_bytes = o.reduce_bytes});
+FlatLayout layout_of(const UnitShapes& unit, const PlanOptions& o) {
+  return plan_flat_layout(unit.shapes, {.world_size = o.ranks,
+                                        .compute_bytes = o.compute_bytes,
+                                        .reduce_bytes = o.reduce_bytes});
+}
+
+UnitPlan plan_unit(const UnitShapes& unit, const FlatLayout& layout) {
   UnitPlan plan{.name = unit.name,
                 .count = unit.count,
                 .full_numel = layout.full_numel(),
@@ -60,12 +63,6 @@ int64_t sum_of(const std::vector<UnitPlan>& units,
   int64_t sum = 0;
   for (const UnitPlan& unit : units) sum += unit.count * unit.*elements;
   return sum;
-}
-
-int64_t largest(const std::vector<UnitPlan>& units) {
-  int64_t most = 0;
-  for (const UnitPlan& unit : units) most = std::max(most, unit.full_numel);
-  return most;
 }
 
 /// Elements of full parameters that are there at once: the root's, which stay,
@@ -98,28 +95,70 @@ ForwardShape forward_shape(const PlanOptions& o) {
           .kernels = o.kernels};
 }
 
+UnitMemory unit_memory(const FlatLayout& layout, const PlanOptions& o) {
+  const bool kept = o.reshard == PlanReshard::never;
+  return {.groups = {{.layout = layout,
+                      .compute_bytes = o.compute_bytes,
+                      .reduce_bytes = o.reduce_bytes}},
+          .after_forward = kept ? AfterForward::kept : AfterForward::freed};
+}
+
+/// Unit 0 is the root; the others are visited one after the other, and the
+/// root, which has the last norm, before the head.
+StepMemory step_memory(const std::vector<UnitPlan>& units,
+                       const PlanOptions& o) {
+  const auto shapes = unit_shapes(o.model);
+  StepMemory step{.reduce_buffers = o.kernels == Kernels::cuda
+                                        ? ReduceBuffers::until_next
+                                        : ReduceBuffers::until_end};
+  step.units.push_back(unit_memory(layout_of(shapes.back(), o), o));
+  if (o.reshard == PlanReshard::automatic) {
+    step.units[0].after_forward = AfterForward::kept;
+  }
+  const UnitVisit root{0, units.back().numel * o.compute_bytes};
+  for (size_t i = 0; i + 1 < shapes.size(); ++i) {
+    if (shapes[i].name == "lm_head") step.visits.push_back(root);
+    const UnitMemory memory = unit_memory(layout_of(shapes[i], o), o);
+    for (int64_t n = 0; n < shapes[i].count; ++n) {
+      step.visits.push_back(
+          {step.units.size(), units[i].numel * o.compute_bytes});
+      step.units.push_back(memory);
+      step.units.back().parent = 0;
+    }
+  }
+  if (o.model.tied) {
+    step.visits.push_back(root);
+    step.visits.push_back({1, 0});  // the embedding, as the head
+  }
+  step.optimizer_bytes =
+      kMoments * sum_of(units, &UnitPlan::shard_numel) * kMasterBytes;
+  return step;
+}
+
 MemoryPlan plan_memory(const std::vector<UnitPlan>& units,
                        const PlanOptions& o) {
   const ForwardShape shape = forward_shape(o);
+  const StepMemory step = step_memory(units, o);
+  const ResidentBytes resident = resident_bytes(step);
   const int64_t shards = sum_of(units, &UnitPlan::shard_numel) * kMasterBytes;
   MemoryPlan m{.parameters = shards,
                .gradients = shards,
-               .optimizer = kMoments * shards};
+               .optimizer = step.optimizer_bytes};
   if (!needs_no_gather(o)) {
     m.gathered = gathered_at_once(units, o) * o.compute_bytes;
   }
-  // With several micro-batches all gradients wait, whole, for the last one.
-  const bool waits = o.micro_batches > 1;
-  m.unreduced = waits ? sum_of(units, &UnitPlan::numel) * o.reduce_bytes
-                      : largest(units) * o.compute_bytes;
-  m.reduce_input = largest(units) * o.reduce_bytes;
+  m.reducing = std::max<int64_t>(
+      0, resident.backward_peak - m.parameters - m.gradients - m.optimizer);
+  if (o.micro_batches > 1) {
+    m.waiting = sum_of(units, &UnitPlan::numel) * o.reduce_bytes;
+  }
   m.activations = activation_bytes(o.model, shape);
   m.logits = logits_bytes(o.model, shape);
-  const int64_t always = m.parameters + m.optimizer + m.gathered;
-  const int64_t begin = m.activations + m.logits + (waits ? m.unreduced : 0);
-  const int64_t end = m.gradients + m.unreduced + m.reduce_input +
-                      block_activation_bytes(o.model, shape);
-  m.peak = always + std::max(begin, end);
+  const int64_t begin =
+      resident.between_steps + m.gathered + m.activations + m.logits;
+  const int64_t end =
+      resident.backward_peak + block_activation_bytes(o.model, shape);
+  m.peak = m.waiting + std::max(begin, end);
   return m;
 }
 
@@ -163,7 +202,7 @@ Plan plan_training(const PlanOptions& options) {
   Plan plan;
   plan.num_parameters = num_parameters(o.model);
   for (const UnitShapes& unit : unit_shapes(o.model)) {
-    plan.units.push_back(plan_unit(unit, o));
+    plan.units.push_back(plan_unit(unit, layout_of(unit, o)));
   }
   plan.memory = plan_memory(plan.units, o);
   plan.collectives = plan_collectives(plan.units, o);

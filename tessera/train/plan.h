@@ -6,7 +6,8 @@
 //   plan.memory.peak;      // bytes of one rank
 //
 // All layouts are those of shard/flat_layout, so bytes of shards and of
-// gathered parameters are exact, padding included.
+// gathered parameters are exact, padding included; what comes and goes in a
+// step is counted by shard/resident_bytes.
 #pragma once
 
 #include <cstdint>
@@ -46,8 +47,10 @@ struct MemoryPlan {
   int64_t gradients = 0;   // of the shards, fp32
   int64_t optimizer = 0;   // AdamW's two moments, fp32
   int64_t gathered = 0;    // full parameters at once, the prefetched unit too
-  int64_t unreduced = 0;   // whole gradients that wait for their sum
-  int64_t reduce_input = 0;
+  // The most that backward adds to shards, gradients and optimizer: gathered
+  // parameters, whole gradients, and the buffers of their sums.
+  int64_t reducing = 0;
+  int64_t waiting = 0;  // whole gradients that wait for the last micro-batch
   int64_t activations = 0;
   int64_t logits = 0;
   // The larger of two moments: the backward begins (activations and logits are

@@ -25,9 +25,10 @@ constexpr std::array kMemoryRows = {
               &MemoryPlan::optimizer},
     MemoryRow{"gathered", "gathered parameters, at once",
               &MemoryPlan::gathered},
-    MemoryRow{"unreduced", "gradients that wait for their sum",
-              &MemoryPlan::unreduced},
-    MemoryRow{"reduce_input", "reduce input", &MemoryPlan::reduce_input},
+    MemoryRow{"reducing", "what backward adds to all these, at most",
+              &MemoryPlan::reducing},
+    MemoryRow{"waiting", "gradients of earlier micro-batches",
+              &MemoryPlan::waiting},
     MemoryRow{"activations", "activations", &MemoryPlan::activations},
     MemoryRow{"logits", "logits and their gradients", &MemoryPlan::logits},
     MemoryRow{"peak", "peak", &MemoryPlan::peak},
@@ -80,7 +81,7 @@ std::string plan_text(const PlanOptions& options, const Plan& plan) {
   std::string text = heading(options, plan) + unit_rows(plan);
   text += "\nmemory of one rank\n";
   for (const MemoryRow& row : kMemoryRows) {
-    text += str("  ", padded(row.words, 36),
+    text += str("  ", padded(row.words, 42),
                 right(bytes_text(plan.memory.*row.bytes), 10), "\n");
   }
   if (plan.collectives.empty()) return text + "\nno collectives: one rank\n";

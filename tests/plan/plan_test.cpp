@@ -119,7 +119,8 @@ TEST(Plan, MicroBatchesGatherAgainButReduceOnce) {
   const Plan three = plan_training(options);
   EXPECT_EQ(three.collectives[0].bytes, 3 * one.collectives[0].bytes);
   EXPECT_EQ(three.collectives[1].bytes, one.collectives[1].bytes);
-  EXPECT_EQ(three.memory.unreduced, 4 * three.num_parameters);
+  EXPECT_EQ(one.memory.waiting, 0);
+  EXPECT_EQ(three.memory.waiting, 4 * three.num_parameters);
   EXPECT_EQ(three.tokens_per_step, 3 * one.tokens_per_step);
   EXPECT_EQ(three.memory.activations, one.memory.activations);
 }
@@ -177,9 +178,19 @@ TEST(Plan, ThePeakIsOneOfTwoMoments) {
   const MemoryPlan& m = plan.memory;
   const int64_t always = m.parameters + m.optimizer + m.gathered;
   EXPECT_GE(m.peak, always + m.activations + m.logits);
-  EXPECT_GE(m.peak, always + m.gradients + m.unreduced + m.reduce_input);
-  EXPECT_LE(m.peak, always + m.activations + m.logits + m.gradients +
-                        m.unreduced + m.reduce_input);
+  EXPECT_GE(m.peak, m.parameters + m.optimizer + m.gradients + m.reducing);
+  EXPECT_LE(m.peak,
+            always + m.activations + m.logits + m.gradients + m.reducing);
+}
+
+TEST(Plan, BackwardOnACpuKeepsTheBuffersOfAllReductions) {
+  PlanOptions options{
+      .model = model_preset("tiny").model, .ranks = 4, .kernels = Kernels::cpu};
+  const Plan cpu = plan_training(options);
+  options.kernels = Kernels::cuda;
+  const Plan cuda = plan_training(options);
+  EXPECT_GT(cpu.memory.reducing, 4 * cpu.num_parameters);
+  EXPECT_LT(cuda.memory.reducing, 4 * cpu.num_parameters);
 }
 
 TEST(Plan, RefusesWhatCannotBe) {
