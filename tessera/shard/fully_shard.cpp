@@ -12,6 +12,7 @@
 #include "tessera/module/gate.h"
 #include "tessera/module/traversal.h"
 #include "tessera/shard/check_module.h"
+#include "tessera/shard/check_precision.h"
 #include "tessera/shard/context.h"
 #include "tessera/shard/find_units.h"
 #include "tessera/tensor/shard_tensor.h"
@@ -208,6 +209,7 @@ void shard(const Modules& modules, const FullyShardOptions& options,
   Found found = find(modules, options);
   check_not_sharded(modules, found);
   check_parameters(found.own);
+  check_precision(found.own, options.mp_policy);
   check_holders(found.own);
   auto context = context_for(found, options);
   if (options.start_check == StartCheck::on) {

@@ -1,0 +1,48 @@
+#include "tessera/shard/check_precision.h"
+
+#include <torch/nn/modules/batchnorm.h>
+
+#include "tessera/base/error.h"
+
+namespace tessera {
+namespace {
+
+bool is_batch_norm(const torch::nn::Module& module) {
+  return module.as<torch::nn::BatchNorm1d>() ||
+         module.as<torch::nn::BatchNorm2d>() ||
+         module.as<torch::nn::BatchNorm3d>();
+}
+
+// Undefined when the module keeps none.
+at::Tensor running_mean_of(const torch::nn::Module& module) {
+  const auto buffers = module.named_buffers(/*recurse=*/false);
+  const at::Tensor* mean = buffers.find("running_mean");
+  return mean ? *mean : at::Tensor();
+}
+
+}  // namespace
+
+void check_precision(const std::vector<FoundParameter>& parameters,
+                     const MixedPrecisionPolicy& policy) {
+  if (!policy.param_dtype) return;
+  for (const FoundParameter& found : parameters) {
+    for (const ParameterOwner& owner : found.owners) {
+      if (!is_batch_norm(*owner.module)) continue;
+      const at::Tensor mean = running_mean_of(*owner.module);
+      require<Unsupported>(
+          !mean.defined() || mean.scalar_type() == *policy.param_dtype, [&] {
+            return tessera::str("fully_shard: '", found.name, "' belongs to a ",
+                                owner.module->name(),
+                                " whose running statistics are ",
+                                mean.scalar_type(),
+                                ", and LibTorch computes no batch norm "
+                                "with them and parameters in the param_dtype ",
+                                *policy.param_dtype,
+                                ". Shard that module before, as a unit "
+                                "of its own without param_dtype.");
+          });
+    }
+  }
+}
+
+}  // namespace tessera
