@@ -101,6 +101,7 @@ function(tessera_add_plain_test name)
   add_executable(${name} ${ARGN})
   target_link_libraries(${name} PRIVATE tessera_flags GTest::gtest GTest::gtest_main)
   tessera_register_test(${name})
+  set_property(TEST ${name} PROPERTY LABELS torch_free)
 endfunction()
 
 # The Python that imports torch, the one of the same wheel, in `result`; empty
