@@ -9,6 +9,7 @@
 #include "cli/command.h"
 #include "cli/launch/launch_error.h"
 #include "tessera/base/error.h"
+#include "tessera/base/nearest_name.h"
 #include "tessera/train/failure.h"
 
 namespace tessera::cli {
@@ -74,15 +75,20 @@ int fail_usage(const CLI::App& app, const std::string& message) {
 // `options` are last first.
 void check_subcommand(const std::vector<std::string>& options) {
   std::string names;
+  std::vector<std::string> each;
   for (const Command& command : kCommands) {
     names += (names.empty() ? "" : ", ") + std::string(command.name);
+    each.emplace_back(command.name);
   }
   require(!options.empty(), [&] { return "give a subcommand: " + names; });
   const std::string& first = options.back();
   const bool known =
       std::ranges::find(kCommands, first, &Command::name) != kCommands.end();
   require(known || first.starts_with('-'), [&] {
-    return str("there is no subcommand '", first, "'; there are: ", names);
+    const std::string nearest = nearest_name(first, each);
+    return str("there is no subcommand '", first, "'",
+               nearest.empty() ? "" : "; did you mean '" + nearest + "'?",
+               nearest.empty() ? "; there are: " : " There are: ", names);
   });
 }
 

@@ -50,7 +50,7 @@ ProgressBar::~ProgressBar() { finish(); }
 void ProgressBar::advance(int64_t units) {
   done_ += units;
   const auto now = Clock::now();
-  if (visible_ && now - last_ >= kPause) draw(now);
+  if (visible_ && (!drawn_ || now - last_ >= kPause)) draw(now);
 }
 
 void ProgressBar::draw(Clock::time_point now) {

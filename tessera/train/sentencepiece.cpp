@@ -34,6 +34,17 @@ std::string read_file(const std::string& path) {
   return text.str();
 }
 
+/// The last line that tells something.
+std::string reason_in(const std::string& errors) {
+  constexpr std::string_view kFarewell = "Program terminated";
+  std::string reason = "no message";
+  std::istringstream lines(errors);
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.empty() && !line.starts_with(kFarewell)) reason = line;
+  }
+  return reason;
+}
+
 void run(const std::vector<std::string>& argv, const ProgramFiles& files = {}) {
   const ProgramResult result = run_program(argv, files);
   require<InvalidArgument>(result.code != kNotFound, [&] {
@@ -42,9 +53,8 @@ void run(const std::vector<std::string>& argv, const ProgramFiles& files = {}) {
                "sentencepiece).");
   });
   require<InvalidArgument>(result.code == 0, [&] {
-    const size_t line = result.error.rfind('\n') + 1;  // npos + 1 is 0
     return str(argv[0], " failed with code ", result.code, ": ",
-               result.error.substr(line));
+               reason_in(result.error));
   });
 }
 
