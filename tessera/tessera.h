@@ -6,6 +6,8 @@
 #include "tessera/checkpoint/async_saver.h"  // AsyncSaver
 #include "tessera/checkpoint/checkpoint.h"   // checkpoint::save, load, latest
 #include "tessera/checkpoint/safetensors.h"  // safetensors::save, load
+#include "tessera/comm/distributed.h"        // distributed::all_reduce, ...
+#include "tessera/comm/stores.h"             // hash_store, tcp_store, ...
 #include "tessera/comm/world.h"              // init_distributed, World
 #include "tessera/mesh/device_mesh.h"        // init_device_mesh, DeviceMesh
 #include "tessera/module/initializers.h"     // Initializable

@@ -10,6 +10,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/version.h"
 #include "tessera/comm/backend_factory.h"
+#include "tessera/comm/cuda_report.h"
 #include "tessera/comm/init_method.h"
 #include "tessera/comm/launch.h"
 #include "tessera/comm/stores.h"
@@ -73,11 +74,15 @@ Check check_launcher() {
 
 Check check_devices() {
   return run_check("devices", kExitDevices, "", [](Check& check) {
+    const std::vector<std::string> names = cuda_device_names();
+    for (size_t device = 0; device < names.size(); ++device) {
+      check.text += str("cuda:", device, " ", names[device], "; ");
+    }
     const int cards = count_device_files();
-    check.text = str(nccl_is_available() ? "CUDA works; " : "", cards,
-                     " CUDA devices on this machine, ", at::get_num_threads(),
-                     " threads for each operator on the CPU");
-    if (cards == 0 || nccl_is_available()) return;
+    check.text +=
+        str(cards, " CUDA devices on this machine, ", at::get_num_threads(),
+            " threads for each operator on the CPU");
+    if (cards == 0 || !names.empty()) return;
     check.status = Status::warning;
     check.remedy =
         "this program uses no CUDA device: it was built without "
@@ -103,7 +108,7 @@ Check check_gloo() {
 Check check_nccl() {
   return run_check("NCCL", kExitNccl, "", [](Check& check) {
     if (nccl_is_available()) {
-      check.text = "built in, with a device; the checks of ranks use it";
+      check.text = str(nccl_version(), "; the checks of a job's ranks use it");
       return;
     }
     check.status = Status::skipped;

@@ -46,12 +46,13 @@ def end_all(processes):
             for (out, err), p in zip(ended, processes)]
 
 
-def run_workers(url, size, rank_in_url=False):
+def run_workers(url, size, rank_in_url=False, **variables):
     processes = []
     for rank in range(size):
         here = f"{url}?rank={rank}&world_size={size}" if rank_in_url else url
         numbers = ["-1", "-1"] if rank_in_url else [str(rank), str(size)]
-        processes.append(start([WORKER, here, *numbers], clean_environment()))
+        processes.append(start([WORKER, here, *numbers],
+                               clean_environment(**variables)))
     return end_all(processes)
 
 
@@ -66,6 +67,13 @@ class Meeting(unittest.TestCase):
     def test_at_an_address(self):
         url = f"tcp://127.0.0.1:{free_port()}"
         self.check(run_workers(url, 2, rank_in_url=True), url)
+
+    def test_over_the_interfaces_that_are_named(self):
+        url = f"tcp://127.0.0.1:{free_port()}"
+        self.check(run_workers(url, 2, GLOO_SOCKET_IFNAME="lo,lo"), url)
+        for out, _, code in run_workers(url, 2, GLOO_SOCKET_IFNAME="nosuch0"):
+            self.assertNotEqual(code, 0)
+            self.assertIn("nosuch0", out)
 
     def test_at_a_file(self):
         with tempfile.TemporaryDirectory() as folder:
