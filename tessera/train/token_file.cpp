@@ -40,7 +40,7 @@ void Tokens::read(int64_t first, std::span<int64_t> into) const {
   const auto count = static_cast<int64_t>(into.size());
   tessera::require<InvalidArgument>(
       first >= 0 && first <= size_ && count <= size_ - first, [&] {
-        return str("tokens ", first, " to ", first + count, " of '", path_,
+        return str(count, " tokens from ", first, " on of '", path_,
                    "' were asked for; there are ", size_, ".");
       });
   const std::byte* from = data_ + first * token_bytes_;
