@@ -119,6 +119,21 @@ class Meeting(unittest.TestCase):
         self.check(results, "RANK and WORLD_SIZE")
 
 
+class Failure(unittest.TestCase):
+    def test_of_a_rank_ends_the_others_with_its_name(self):
+        url = f"tcp://127.0.0.1:{free_port()}"
+        begin = time.monotonic()
+        results = end_all([
+            start([WORKER, url, str(rank), "3", "die"], clean_environment())
+            for rank in range(3)])
+        self.assertLess(time.monotonic() - begin, 50)  # time-out: 60 s
+        self.assertEqual([code for _, _, code in results], [9, 3, 9])
+        for rank in (0, 2):
+            out = results[rank][0]
+            self.assertIn("all_reduce", out)
+            self.assertIn("Out of step: rank 1.", out)
+
+
 class Numbers(unittest.TestCase):
     def test_are_those_of_torch_distributed(self):
         python = os.environ.get("TESSERA_PYTHON")

@@ -1,6 +1,8 @@
-// One rank of a job of real processes: distributed_worker URL RANK WORLD_SIZE.
-// Prints what each collective gives it, as test_processes.py does in Python.
+// One rank of a job of real processes: distributed_worker URL RANK WORLD_SIZE
+// [die]. Prints what each collective gives it, as test_processes.py does in
+// Python.
 #include <torch/torch.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <iostream>
@@ -141,7 +143,14 @@ class Table {
   NamedType type_ = kTypes[0];
 };
 
-void run(const std::string& url, int rank, int world_size) {
+// Rank 1 ends before a call that the others make.
+void lose_a_rank(const ProcessGroup& group) {
+  if (group.rank() == 1) _exit(3);
+  all_reduce(torch::ones({10}), group).wait();
+}
+
+void run(const std::string& url, int rank, int world_size,
+         const std::string& what) {
   tessera::InitOptions options;
   options.init_method = url;
   if (rank >= 0) options.rank = rank;
@@ -155,14 +164,16 @@ void run(const std::string& url, int rank, int world_size) {
               static_cast<long>(all.timeout().count()));
   Table(all).print_all();
   if (pair.is_member() && world.size() > 2) Table(pair).print_all();
+  if (what == "die") lose_a_rank(all);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 4) return 2;
+  if (argc < 4) return 2;
   try {
-    run(argv[1], std::stoi(argv[2]), std::stoi(argv[3]));
+    run(argv[1], std::stoi(argv[2]), std::stoi(argv[3]),
+        argc > 4 ? argv[4] : "");
     return 0;
   } catch (const tessera::Error& error) {
     std::cout << error.what() << std::endl;
