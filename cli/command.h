@@ -36,6 +36,8 @@ struct Command {
     CLI::App& app, const WordsAfterDashes& words);
 [[nodiscard]] std::function<int()> add_run_command(
     CLI::App& app, const WordsAfterDashes& words);
+[[nodiscard]] std::function<int()> add_completion_command(
+    CLI::App& app, const WordsAfterDashes& words);
 [[nodiscard]] std::function<int()> add_version_command(
     CLI::App& app, const WordsAfterDashes& words);
 

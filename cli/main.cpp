@@ -20,6 +20,8 @@ using launch::kExitUsage;
 constexpr std::array kCommands = {
     Command{"checkpoint", "Look at checkpoints, verify and convert them",
             add_checkpoint_command},
+    Command{"completion", "Print the completion script of a shell",
+            add_completion_command},
     Command{"doctor", "Look for what would keep a job from running here",
             add_doctor_command},
     Command{"plan", "Say what memory and traffic a training run will need",
@@ -28,7 +30,8 @@ constexpr std::array kCommands = {
             add_plot_command},
     Command{"prepare", "Turn text into a token file to train on",
             add_prepare_command},
-    Command{"run", "Start the ranks of a job on this machine", add_run_command},
+    Command{"run", "Start the ranks of a job, on one machine or several",
+            add_run_command},
     Command{"version", "Print versions, of Tessera and what it was built with",
             add_version_command},
 };

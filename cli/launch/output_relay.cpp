@@ -15,8 +15,13 @@ void OutputRelay::say(const std::string& message) {
   error_.push("tessera run: " + message + "\n");
 }
 
-FileDescriptor OutputRelay::add_source(const std::string& prefix,
-                                       LineSink& sink) {
+void OutputRelay::quote(const std::string& lines) {
+  std::string text = lines;
+  error_.push(take_lines(text, "  | ", TakeLines::final));
+}
+
+FileDescriptor OutputRelay::add_rank(int rank, Stream stream,
+                                     FileDescriptor copy) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) {
     throw LaunchError(kExitLauncher,
@@ -24,17 +29,26 @@ FileDescriptor OutputRelay::add_source(const std::string& prefix,
                           std::strerror(errno),
                           "; use fewer ranks, raise the "
                           "limit on open files (ulimit -n), or leave out "
-                          "--tag-output"));
+                          "--tag-output and --tee"));
   }
-  sources_.emplace_back(FileDescriptor(ends[0]), prefix, sink);
+  LineSink& sink = stream == Stream::output ? output_ : error_;
+  sources_.push_back(
+      {rank, stream,
+       LineSource(FileDescriptor(ends[0]), str("[rank ", rank, "] "), sink,
+                  std::move(copy))});
   return FileDescriptor(ends[1]);
 }
 
-OutputRelay::WriteEnds OutputRelay::add_rank(int rank) {
-  const std::string prefix = str("[rank ", rank, "] ");
-  FileDescriptor output = add_source(prefix, output_);
-  FileDescriptor error = add_source(prefix, error_);
-  return {std::move(output), std::move(error)};
+std::string OutputRelay::recent(int rank) const {
+  for (const Stream stream : {Stream::error, Stream::output}) {
+    for (const Source& source : sources_) {
+      if (source.rank == rank && source.stream == stream &&
+          !source.lines.recent().empty()) {
+        return source.lines.recent();
+      }
+    }
+  }
+  return "";
 }
 
 // poll skips entries with a negative descriptor.
@@ -43,9 +57,10 @@ std::vector<pollfd> OutputRelay::polls() const {
   for (const LineSink* sink : {&output_, &error_}) {
     polls.push_back({sink->pending() ? sink->fd() : -1, POLLOUT, 0});
   }
-  for (const LineSource& source : sources_) {
-    const bool wanted = source.open() && !source.sink().full();
-    polls.push_back({wanted ? source.fd() : -1, POLLIN, 0});
+  for (const Source& source : sources_) {
+    const LineSource& lines = source.lines;
+    const bool wanted = lines.open() && !lines.sink().full();
+    polls.push_back({wanted ? lines.fd() : -1, POLLIN, 0});
   }
   return polls;
 }
@@ -54,12 +69,21 @@ void OutputRelay::handle(std::span<const pollfd> polls) {
   if (polls[0].revents != 0) output_.write_some();
   if (polls[1].revents != 0) error_.write_some();
   for (size_t i = 0; i < sources_.size(); ++i) {
-    if (polls[i + 2].revents != 0) sources_[i].read_some();
+    if (polls[i + 2].revents == 0) continue;
+    sources_[i].lines.read_some();
+    say_when_a_copy_failed(sources_[i]);
   }
 }
 
+void OutputRelay::say_when_a_copy_failed(const Source& source) {
+  if (!source.lines.copy_failed() || said_that_a_copy_failed_) return;
+  said_that_a_copy_failed_ = true;
+  say(str("cannot write the log of rank ", source.rank,
+          " any more (is the disk full?); its file stays as it is."));
+}
+
 void OutputRelay::finish() {
-  for (LineSource& source : sources_) source.finish();
+  for (Source& source : sources_) source.lines.finish();
 }
 
 bool OutputRelay::pending() const {

@@ -4,9 +4,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <string>
+#include <system_error>
 
 namespace tessera::launch {
 namespace {
@@ -34,6 +36,28 @@ int processors_of_quota(std::string_view cpu_max) {
     return 0;
   }
   return static_cast<int>((quota_us + period_us - 1) / period_us);
+}
+
+int num_cuda_devices(const std::optional<std::string>& visible,
+                     const std::string& devices) {
+  int count = 0;
+  if (visible) {
+    std::istringstream entries(*visible);
+    for (std::string entry; std::getline(entries, entry, ','); ++count) {
+      if (entry.empty() || entry == "-1" || entry.starts_with("No")) break;
+    }
+    return count;
+  }
+  std::error_code no_folder;
+  for (const auto& file :
+       std::filesystem::directory_iterator(devices, no_folder)) {
+    const std::string name = file.path().filename();
+    const bool numbered =
+        name.size() > 6 && name.starts_with("nvidia") &&
+        name.find_first_not_of("0123456789", 6) == std::string::npos;
+    if (numbered) ++count;
+  }
+  return count;
 }
 
 int num_usable_processors() {

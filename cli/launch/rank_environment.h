@@ -19,25 +19,37 @@ namespace tessera::launch {
 /// Entries "NAME=value", as in `environ`.
 using Environment = std::vector<std::string>;
 
-/// What all ranks of a job have in common.
+/// `shared`: every rank sees all devices, and its own is LOCAL_RANK.
+/// `own`: LOCAL_RANK is 0, and CUDA_VISIBLE_DEVICES names one device.
+enum class DeviceView { shared, own };
+
+/// What all ranks of a node have in common.
 struct JobPlace {
-  int ranks_per_node = 1;
+  int ranks_per_node = 1;  // of this node
   int num_nodes = 1;
   int node_rank = 0;
+  int first_rank = 0;  // of this node
+  int world_size = 1;
+  std::string role = "default";
   std::string master_address = "127.0.0.1";
   int master_port = 0;
+  bool launcher_hosts_store = false;  // else rank 0 does
   std::string run_id = "none";
   int restart_count = 0;
   int max_restarts = 0;
+  std::string signals = "SIGTERM,SIGINT,SIGHUP,SIGQUIT";
+  DeviceView devices = DeviceView::shared;
   // OMP_NUM_THREADS of each rank. Unset: left as inherited.
   std::optional<int> num_threads = {};
 };
 
 /// `inherited` with the variables of `local_rank` put in place of older values.
-/// TORCHELASTIC_ERROR_FILE is taken out: it would be an outer launcher's file,
-/// and all ranks would write over each other in it.
+/// An inherited TORCHELASTIC_ERROR_FILE, an outer launcher's, is taken out:
+/// all ranks would write over each other in it. `error_file` is put in its
+/// place unless it is empty.
 [[nodiscard]] Environment rank_environment(const Environment& inherited,
-                                           const JobPlace& job, int local_rank);
+                                           const JobPlace& job, int local_rank,
+                                           const std::string& error_file = "");
 
 /// The value of `name`, or none. The last entry wins.
 [[nodiscard]] std::optional<std::string> find_variable(

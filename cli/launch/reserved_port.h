@@ -14,13 +14,19 @@ namespace tessera::launch {
 
 class ReservedPort {
  public:
+  /// A port of the system's choice.
   /// Errors: LaunchError (kExitLauncher) when the system has no port left.
   ReservedPort();
+  /// This port. Another ReservedPort of this machine that asks for it fails
+  /// too, although neither listens.
+  /// Errors: LaunchError (kExitPortTaken) when it is taken or not allowed.
+  explicit ReservedPort(int number);
 
   [[nodiscard]] int number() const { return number_; }
 
  private:
   FileDescriptor socket_;
+  FileDescriptor name_;  // held against others who ask for the same port
   int number_ = 0;
 };
 

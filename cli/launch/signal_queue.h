@@ -8,6 +8,8 @@
 #include <signal.h>
 
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "cli/launch/file_descriptor.h"
 
@@ -15,7 +17,9 @@ namespace tessera::launch {
 
 class SignalQueue {
  public:
-  SignalQueue();
+  /// `ending` are those that end the job: SIGTERM and the like. SIGUSR1,
+  /// SIGUSR2, SIGTSTP and SIGCHLD are always taken.
+  explicit SignalQueue(const std::vector<int>& ending);
   SignalQueue(const SignalQueue&) = delete;
   SignalQueue& operator=(const SignalQueue&) = delete;
   ~SignalQueue();
@@ -30,5 +34,9 @@ class SignalQueue {
   sigset_t old_mask_{};
   FileDescriptor fd_;
 };
+
+/// Reads "SIGTERM,SIGINT". Errors: InvalidArgument that names `option`.
+[[nodiscard]] std::vector<int> parse_signals(const std::string& option,
+                                             const std::string& text);
 
 }  // namespace tessera::launch

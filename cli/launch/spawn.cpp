@@ -104,7 +104,7 @@ void check_process_limit(int num_ranks) {
   if (::getrlimit(RLIMIT_NPROC, &limit) != 0) return;
   const auto wanted = static_cast<rlim_t>(num_ranks);
   if (limit.rlim_cur == RLIM_INFINITY || wanted <= limit.rlim_cur) return;
-  throw LaunchError(kExitLauncher,
+  throw LaunchError(kExitTooManyRanks,
                     str("cannot start ", num_ranks,
                         " ranks: this user may run ", limit.rlim_cur,
                         " processes; use fewer ranks or raise "

@@ -30,7 +30,8 @@ struct SpawnOptions {
 ///         kExitLauncher when no process can be made.
 [[nodiscard]] pid_t spawn(const SpawnOptions& options);
 
-/// Errors: LaunchError (kExitLauncher) when the limit on processes (ulimit -u)
+/// Errors: LaunchError (kExitTooManyRanks) when the limit on processes (ulimit
+/// -u)
 ///         is below `num_ranks`, before anything is started.
 void check_process_limit(int num_ranks);
 

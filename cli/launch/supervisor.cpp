@@ -39,11 +39,14 @@ int Supervisor::num_running() const {
 }
 
 std::string Supervisor::name_of(int rank) const {
-  return str("rank ", rank, " (process ", ranks_[rank].process(), ")");
+  return str("rank ", options_.first_rank + rank, " (process ",
+             ranks_[rank].process(), ")");
 }
 
 std::string Supervisor::describe(int rank) const {
-  return str(name_of(rank), " ", ranks_[rank].status()->describe());
+  const auto& status = ranks_[rank].status();
+  return str(name_of(rank), " ",
+             status ? status->describe() : "has written that it fails");
 }
 
 void Supervisor::send_to_all(int signal) const {
@@ -58,7 +61,7 @@ void Supervisor::on_signal(int signal) {
     interrupt_ = signal;
     say_(str("got ", signal_name(signal), "; passed it on to ",
              ranks_text(num_running()), ", which have ",
-             seconds_text(kill_after_), " to end",
+             seconds_text(options_.kill_after), " to end",
              signal == SIGINT ? ". Ctrl-C again kills them at once." : "."));
   }
   stop(signal);
@@ -71,13 +74,27 @@ void Supervisor::pause() const {
   send_to_all(SIGCONT);
 }
 
+void Supervisor::stop_with_others(int signal, const std::string& reason) {
+  if (stopping_ || all_gone()) return;
+  stopped_with_others_ = true;
+  say_(str(reason, ". Stopping the ", ranks_text(num_running()), " here (",
+           signal_name(signal), ", then SIGKILL after ",
+           seconds_text(options_.kill_after), ")."));
+  stop(signal);
+}
+
+// A rank that is about to end of its own error is left to do so.
 void Supervisor::stop(int signal) {
-  send_to_all(signal);
+  for (size_t i = 0; i < ranks_.size(); ++i) {
+    const bool failing = !stopping_ && interrupt_ == 0 && first_failure_ &&
+                         static_cast<size_t>(*first_failure_) == i;
+    if (!failing || !ranks_[i].running()) ranks_[i].send(signal);
+  }
   if (stopping_) return;
   stopping_ = true;
   stop_signal_ = signal;
   for (RankProcess& rank : ranks_) {
-    rank.set_deadline(Clock::now() + kill_after_);
+    rank.set_deadline(Clock::now() + options_.kill_after);
   }
 }
 
@@ -115,18 +132,34 @@ void Supervisor::end_leftovers() {
     RankProcess& rank = ranks_[i];
     if (rank.update_gone()) guard_.forget(rank.process());
     if (rank.running() || rank.gone() || rank.deadline()) continue;
-    say_(str("rank ", i, " has ended but left processes; they get SIGTERM."));
+    say_(str("rank ", options_.first_rank + static_cast<int>(i),
+             " has ended but left processes; they get SIGTERM."));
     rank.send(SIGTERM);
-    rank.set_deadline(Clock::now() + kill_after_);
+    rank.set_deadline(Clock::now() + options_.kill_after);
   }
 }
 
 // Deaths seen together have no order. One by a signal is the likelier cause:
-// peers of a rank that crashes fail with an exit code.
-void Supervisor::on_failures(const std::vector<int>& failed) {
+// peers of a rank that crashes fail with an exit code. A rank that wrote its
+// error down before any of them is likelier still: it may take long to die.
+int Supervisor::first_of(const std::vector<int>& failed) {
   const auto by_signal = std::ranges::find_if(
       failed, [&](int rank) { return ranks_[rank].status()->signal() != 0; });
-  first_failure_ = by_signal != failed.end() ? *by_signal : failed.front();
+  first_ended_ = by_signal != failed.end() ? *by_signal : failed.front();
+  int first = first_ended_;
+  auto earliest = std::filesystem::file_time_type::clock::now();
+  for (int rank = 0; rank < static_cast<int>(ranks_.size()); ++rank) {
+    const auto time = options_.time_of_error(rank);
+    const auto& status = ranks_[rank].status();
+    if (!time || *time >= earliest || (status && status->success())) continue;
+    first = rank;
+    earliest = *time;
+  }
+  return first;
+}
+
+void Supervisor::on_failures(const std::vector<int>& failed) {
+  first_failure_ = first_of(failed);
   if (stopping_) return;
   std::string message = describe(*first_failure_) + ".";
   for (const int rank : failed) {
@@ -137,7 +170,7 @@ void Supervisor::on_failures(const std::vector<int>& failed) {
   if (others_ran_on_) {
     message += str(" Stopping the ", ranks_text(num_running()),
                    " still running (SIGTERM, then SIGKILL after ",
-                   seconds_text(kill_after_), ").");
+                   seconds_text(options_.kill_after), ").");
   }
   say_(message);
   stop(SIGTERM);
@@ -157,8 +190,8 @@ void Supervisor::enforce_deadlines() {
       rank.give_up();
     } else {
       say_(str(who, rank.running() ? "" : " left processes that",
-               " did not end within ", seconds_text(kill_after_), "; killing ",
-               rank.running() ? "it." : "them."));
+               " did not end within ", seconds_text(options_.kill_after),
+               "; killing ", rank.running() ? "it." : "them."));
       rank.kill(Clock::now() + kKillTakesEffect);
     }
   }
@@ -179,14 +212,14 @@ int Supervisor::milliseconds_to_next_deadline() const {
 }
 
 void Supervisor::report() const {
-  if (!first_failure_) return;
-  const bool by_the_stop = died_of_the_stop(*ranks_[*first_failure_].status());
+  if (!first_failure_ || stopped_with_others_) return;
+  const bool by_the_stop = died_of_the_stop(first_status());
   if (interrupt_ != 0 && !by_the_stop) {
     say_(str("after ", signal_name(interrupt_), ", ", describe(*first_failure_),
              "."));
   } else if (interrupt_ == 0 && others_ran_on_) {
     say_(str("the first to fail was ", name_of(*first_failure_), ": it ",
-             ranks_[*first_failure_].status()->describe(), "."));
+             first_status().describe(), "."));
   }
 }
 
@@ -195,11 +228,25 @@ bool Supervisor::died_of_the_stop(const ExitStatus& status) const {
          (status.signal() == stop_signal_ || status.signal() == SIGKILL);
 }
 
+// One that wrote its error and would not end was killed like the others.
+const ExitStatus& Supervisor::first_status() const {
+  const auto& status = ranks_[*first_failure_].status();
+  const bool own =
+      status && (*first_failure_ == first_ended_ ||
+                 (!status->success() && status->signal() != SIGKILL));
+  return own ? *status : *ranks_[first_ended_].status();
+}
+
+std::optional<int> Supervisor::culprit() const {
+  if (interrupt_ != 0 || stopped_with_others_) return std::nullopt;
+  return first_failure_;
+}
+
 int Supervisor::exit_code() const {
   if (!first_failure_) {
     return num_running() == 0 ? 0 : 128 + SIGKILL;  // one would not even die
   }
-  const ExitStatus& status = *ranks_[*first_failure_].status();
+  const ExitStatus& status = first_status();
   if (interrupt_ != 0 && died_of_the_stop(status)) return 128 + interrupt_;
   return status.code();
 }

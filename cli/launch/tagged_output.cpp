@@ -63,8 +63,11 @@ void LineSink::write_some() {
 }
 
 LineSource::LineSource(FileDescriptor read_end, std::string prefix,
-                       LineSink& sink)
-    : read_end_(std::move(read_end)), prefix_(std::move(prefix)), sink_(&sink) {
+                       LineSink& sink, FileDescriptor copy)
+    : read_end_(std::move(read_end)),
+      prefix_(std::move(prefix)),
+      sink_(&sink),
+      copy_(std::move(copy)) {
   ::fcntl(fd(), F_SETFL, O_NONBLOCK);
 }
 
@@ -76,9 +79,23 @@ bool LineSource::read_once() {
     close();
     return false;
   }
-  partial_.append(buffer.data(), static_cast<size_t>(num_bytes));
+  keep({buffer.data(), static_cast<size_t>(num_bytes)});
   sink_->push(take_lines(partial_, prefix_, TakeLines::complete));
   return true;
+}
+
+void LineSource::keep(std::string_view bytes) {
+  constexpr size_t kRecent = 16 * 1024;
+  partial_ += bytes;
+  recent_ += bytes;
+  if (recent_.size() > 2 * kRecent) recent_.erase(0, recent_.size() - kRecent);
+  while (copy_.open() && !bytes.empty()) {
+    const ssize_t written = ::write(copy_.get(), bytes.data(), bytes.size());
+    if (written > 0) bytes.remove_prefix(static_cast<size_t>(written));
+    if (written >= 0 || errno == EINTR) continue;
+    copy_failed_ = true;
+    copy_.reset();
+  }
 }
 
 void LineSource::close() {

@@ -43,14 +43,20 @@ class LineSink {
   bool broken_ = false;
 };
 
-/// Reads one pipe of one rank into a sink.
+/// Reads one pipe of one rank into a sink, and as it is into a file.
 class LineSource {
  public:
-  LineSource(FileDescriptor read_end, std::string prefix, LineSink& sink);
+  /// `copy` may be closed: then there is no file.
+  LineSource(FileDescriptor read_end, std::string prefix, LineSink& sink,
+             FileDescriptor copy);
 
   [[nodiscard]] int fd() const { return read_end_.get(); }
   [[nodiscard]] bool open() const { return read_end_.open(); }
   [[nodiscard]] const LineSink& sink() const { return *sink_; }
+  /// The last 16 KiB or so of what was read.
+  [[nodiscard]] const std::string& recent() const { return recent_; }
+  /// The file could not take all that was read: a full disk.
+  [[nodiscard]] bool copy_failed() const { return copy_failed_; }
   /// Reads what is there. At the end of file, or when the sink is broken (the
   /// rank then gets SIGPIPE, as without tags), closes itself.
   void read_some();
@@ -60,12 +66,16 @@ class LineSource {
  private:
   // False when nothing is there now.
   bool read_once();
+  void keep(std::string_view bytes);
   void close();
 
   FileDescriptor read_end_;
   std::string prefix_;
   std::string partial_;
+  std::string recent_;
   LineSink* sink_;
+  FileDescriptor copy_;
+  bool copy_failed_ = false;
 };
 
 }  // namespace tessera::launch

@@ -103,10 +103,49 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(
         BadCommand{{}, 2, "give a subcommand: "},
         BadCommand{{"rum"}, 2, "there is no subcommand 'rum'"},
-        BadCommand{{"run", "--", "true"}, 2, "give the number of ranks"},
         BadCommand{{"run", "-n", "0", "--", "true"}, 2, "(-n) is 0"},
         BadCommand{{"run", "-n", "-2", "--", "true"}, 2, "(-n) is -2"},
-        BadCommand{{"run", "-n", "two", "--", "true"}, 2, "two"},
+        BadCommand{{"run", "-n", "two", "--", "true"},
+                   2,
+                   "'two'; give a number, or auto, cpu or gpu"},
+        BadCommand{
+            {"run", "-n", "gpu", "--", "true"}, 2, "shows no CUDA device"},
+        BadCommand{{"run", "--nnodes", "1:4", "--", "true"},
+                   2,
+                   "the same number of nodes from start to end"},
+        BadCommand{
+            {"run", "--nnodes", "0", "--", "true"}, 2, "--nnodes is '0'"},
+        BadCommand{{"run", "--nnodes", "2", "--", "true"},
+                   2,
+                   "--master-addr is missing"},
+        BadCommand{
+            {"run", "--nnodes", "2", "--rdzv-backend", "c10d", "--", "true"},
+            2,
+            "--rdzv-endpoint is missing"},
+        BadCommand{{"run", "--nnodes", "2", "--standalone", "--", "true"},
+                   2,
+                   "--standalone is for one node"},
+        BadCommand{{"run", "--nnodes", "2", "--node-rank", "2", "--master-addr",
+                    "127.0.0.1", "--", "true"},
+                   2,
+                   "--node-rank is 2; expected 0 to 1"},
+        BadCommand{{"run", "--rdzv-backend", "etcd", "--", "true"},
+                   2,
+                   "'etcd'; give static or c10d"},
+        BadCommand{{"run", "--rdzv-endpoint", "192.0.2.1:4000", "--", "true"},
+                   2,
+                   "'192.0.2.1' is not this machine"},
+        BadCommand{{"run", "--nnodes", "2", "--master-addr", "127.0.0.1",
+                    "--rdzv-conf", "read_timeout=3", "--", "true"},
+                   2,
+                   "--rdzv-conf has no 'read_timeout'"},
+        BadCommand{{"run", "--max-restarts", "-1", "--", "true"},
+                   2,
+                   "--max-restarts is -1"},
+        BadCommand{{"run", "--tee", "4", "--", "true"}, 2, "--tee is '4'"},
+        BadCommand{{"run", "--signals-to-handle", "SIGKILL", "--", "true"},
+                   2,
+                   "--signals-to-handle names 'SIGKILL'"},
         BadCommand{{"run", "-n", "2", "true"}, 2, "put -- before the command"},
         BadCommand{{"run", "-n", "2"}, 2, "no command"},
         BadCommand{{"run", "-n", "2", "--"}, 2, "no command"},
@@ -143,7 +182,7 @@ TEST(Run, RefusesMoreRanksThanProcessesAreAllowed) {
                            const rlimit limit{5, 5};
                            ::setrlimit(RLIMIT_NPROC, &limit);
                          }});
-  EXPECT_EQ(program.wait(), 125);
+  EXPECT_EQ(program.wait(), 124);
   EXPECT_TRUE(contains(program.error(), "may run 5 processes"))
       << program.error();
   EXPECT_EQ(program.output(), "");

@@ -14,6 +14,7 @@ std::string value(const Environment& environment, const char* name) {
 TEST(RankEnvironment, SetsEveryVariableThatTorchrunSets) {
   JobPlace job;
   job.ranks_per_node = 3;
+  job.world_size = 3;
   job.master_port = 4321;
   job.run_id = "job-7";
   const Environment environment = rank_environment({"HOME=/root"}, job, 2);
@@ -49,6 +50,9 @@ TEST(RankEnvironment, CountsRanksOverAllNodes) {
   job.ranks_per_node = 4;
   job.num_nodes = 3;
   job.node_rank = 2;
+  job.first_rank = 8;
+  job.world_size = 12;
+  job.launcher_hosts_store = true;
   const Environment environment = rank_environment({}, job, 1);
   EXPECT_EQ(value(environment, "RANK"), "9");
   EXPECT_EQ(value(environment, "LOCAL_RANK"), "1");
@@ -56,6 +60,29 @@ TEST(RankEnvironment, CountsRanksOverAllNodes) {
   EXPECT_EQ(value(environment, "LOCAL_WORLD_SIZE"), "4");
   EXPECT_EQ(value(environment, "GROUP_RANK"), "2");
   EXPECT_EQ(value(environment, "GROUP_WORLD_SIZE"), "3");
+  EXPECT_EQ(value(environment, "TORCHELASTIC_USE_AGENT_STORE"), "True");
+}
+
+TEST(RankEnvironment, GivesEachRankItsErrorFile) {
+  const Environment environment = rank_environment(
+      {"TORCHELASTIC_ERROR_FILE=/outer"}, JobPlace{}, 0, "/logs/0/error.json");
+  EXPECT_EQ(value(environment, "TORCHELASTIC_ERROR_FILE"),
+            "/logs/0/error.json");
+}
+
+TEST(RankEnvironment, ShowsEachRankItsOwnDeviceWhenAskedTo) {
+  JobPlace job;
+  job.ranks_per_node = 3;
+  job.devices = DeviceView::own;
+  const auto device = [&](const Environment& inherited, int rank) {
+    return value(rank_environment(inherited, job, rank),
+                 "CUDA_VISIBLE_DEVICES");
+  };
+  EXPECT_EQ(device({}, 2), "2");
+  EXPECT_EQ(device({"CUDA_VISIBLE_DEVICES=4,GPU-b,6"}, 1), "GPU-b");
+  EXPECT_EQ(device({"CUDA_VISIBLE_DEVICES=4"}, 1), "") << "there is none left";
+  EXPECT_EQ(value(rank_environment({}, job, 2), "LOCAL_RANK"), "0");
+  EXPECT_EQ(value(rank_environment({}, job, 2), "RANK"), "2");
 }
 
 TEST(RankEnvironment, ReplacesAllThatAnOuterLauncherLeft) {
