@@ -32,6 +32,17 @@ void show_pairs(const Value::Pairs& pairs, std::string& out) {
 
 }  // namespace
 
+// Here, where Value is complete.
+bool Value::Tuple::operator==(const Tuple& other) const {
+  return items == other.items;
+}
+bool Value::List::operator==(const List& other) const {
+  return items == other.items;
+}
+bool Value::Dict::operator==(const Dict& other) const {
+  return pairs == other.pairs;
+}
+
 Value Value::bytes(std::string bytes) {
   return Value(Variant(Bytes{std::move(bytes)}));
 }

@@ -36,15 +36,15 @@ class Value {
   };
   struct Tuple {
     Items items;
-    bool operator==(const Tuple&) const = default;
+    bool operator==(const Tuple& other) const;
   };
   struct List {
     Items items;
-    bool operator==(const List&) const = default;
+    bool operator==(const List& other) const;
   };
   struct Dict {
     Pairs pairs;
-    bool operator==(const Dict&) const = default;
+    bool operator==(const Dict& other) const;
   };
   /// What is not understood here, as it lies in its file (a complete item): it
   /// can be copied through.
