@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "cli/command.h"
+#include "cli/plan_config.h"
 #include "tessera/base/error.h"
 #include "tessera/train/plan.h"
 
@@ -18,11 +19,16 @@ constexpr const char* kFooter = R"(
 Examples:
   tessera plan --preset 8b --ranks 8
   tessera plan --preset 1b --ranks 2 --batch 2 --seq 4096 --json
+  tessera plan train.toml --ranks 4 --model.layers=24
+
+A config is one of tessera train: it says model, batch, tokens a step, dtypes and
+resharding, each of which --table.key=value overrides.
 
 Bytes of shards and gathered parameters are exact, padding included; activations
 are what autograd keeps of each operator. Needs no GPU. More in docs/plan.md.)";
 
 struct PlanFlags {
+  std::string config;
   std::string preset;
   int64_t batch = 0;  // 0: the preset's
   std::string compute = "bfloat16";
@@ -42,22 +48,41 @@ const std::map<std::string, PlanReshard> kReshards = {
 const std::map<std::string, Kernels> kDevices = {{"cuda", Kernels::cuda},
                                                  {"cpu", Kernels::cpu}};
 
-train::PlanOptions plan_options(const PlanFlags& flags) {
+train::PlanOptions preset_options(const PlanFlags& flags) {
   train::PlanOptions options = flags.options;
-  require(!flags.preset.empty(),
-          [] { return str("give a model: --preset NAME."); });
   const train::ModelPreset& preset = train::model_preset(flags.preset);
   options.model = preset.model;
   options.batch = flags.batch > 0 ? flags.batch : preset.batch;
   options.compute_bytes = kDtypes.at(flags.compute);
   options.reduce_bytes = kDtypes.at(flags.reduce);
   options.reshard = kReshards.at(flags.reshard);
-  options.kernels = kDevices.at(flags.device);
   return options;
 }
 
-int run_plan(const PlanFlags& flags) {
-  const train::PlanOptions options = plan_options(flags);
+/// words: what no option took; overrides of the config.
+train::PlanOptions plan_options(const PlanFlags& flags,
+                                const std::vector<std::string>& words) {
+  require(flags.preset.empty() != flags.config.empty(), [] {
+    return str("give a model: a config of tessera train, or --preset NAME.");
+  });
+  if (!flags.preset.empty()) {
+    require(words.empty(),
+            [&] { return str("there is no option '", words.front(), "'"); });
+    return preset_options(flags);
+  }
+  for (const std::string& word : words) {
+    require(word.find('.') != word.npos && word.find('=') != word.npos,
+            [&] { return str("there is no option '", word, "'"); });
+  }
+  train::PlanOptions options = flags.options;
+  read_plan_config(flags.config, words, options);
+  if (flags.batch > 0) options.batch = flags.batch;
+  return options;
+}
+
+int run_plan(const PlanFlags& flags, const std::vector<std::string>& words) {
+  train::PlanOptions options = plan_options(flags, words);
+  options.kernels = kDevices.at(flags.device);
   const train::Plan plan = train::plan_training(options);
   std::cout << (flags.json ? train::plan_json(options, plan)
                            : train::plan_text(options, plan));
@@ -89,6 +114,8 @@ std::function<int()> add_plan_command(CLI::App& app,
   const auto flags = std::make_shared<PlanFlags>();
   train::PlanOptions& options = flags->options;
   app.footer(kFooter);
+  app.add_option("config", flags->config, "Config of tessera train, in TOML")
+      ->type_name("CONFIG");
   app.add_option("--preset", flags->preset,
                  "Model: 1m, tiny, 10m, 124m, 350m, 1b, 3b, 8b, 70b, "
                  "gpt2-124m, gpt2-355m, gpt2-774m, gpt2-1.5b")
@@ -108,9 +135,10 @@ std::function<int()> add_plan_command(CLI::App& app,
       ->capture_default_str();
   add_choices(app, *flags);
   app.add_flag("--json", flags->json, "For programs: JSON");
-  return [flags, words] {
+  app.allow_extras();
+  return [flags, words, &app] {
     refuse_words_after_dashes("plan", words);
-    return run_plan(*flags);
+    return run_plan(*flags, app.remaining());
   };
 }
 

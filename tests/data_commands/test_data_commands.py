@@ -148,6 +148,25 @@ class DataCommandsTest(unittest.TestCase):
         self.fails(2, "plan: ranks is 0", "plan", "--preset", "8b", "--ranks",
                    "0")
 
+    def test_plan_reads_a_config(self):
+        (self.folder / "train.toml").write_text(
+            '[model]\npreset = "124m"\n[train]\nbatch = 4\n'
+            'tokens_per_step = 65536\n[shard]\nparam_dtype = "bfloat16"\n')
+        plan = json.loads(self.run_tessera(
+            "plan", "train.toml", "--ranks", "2", "--json",
+            "--model.layers=6").stdout)
+        self.assertEqual(plan["micro_batches"], 8)
+        self.assertEqual(plan["batch"], 4)
+        self.assertEqual(plan["units"][1]["count"], 6)
+        self.fails(2, "train.toml:5: train.tokens_per_step is 65536; give a "
+                   "multiple", "plan", "train.toml", "--ranks", "3")
+        self.fails(2, "command line: model.layers expects an integer", "plan",
+                   "train.toml", "--model.layers=x")
+        self.fails(2, "'none.toml' cannot be read", "plan", "none.toml")
+        self.fails(2, "there is no option '--rank'", "plan", "train.toml",
+                   "--rank")
+        self.fails(2, "give a model", "plan")
+
     def test_every_command_explains_itself(self):
         for command in ("prepare", "plot", "plan"):
             text = self.run_tessera(command, "--help").stdout
