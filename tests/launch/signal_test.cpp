@@ -1,8 +1,11 @@
 // Signals sent to the launcher, and processes that must not outlive it.
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <csignal>
+#include <cstdlib>
 
 #include "tests/launch/running_program.h"
 
@@ -127,6 +130,24 @@ TEST(RunOrphans, AreNoneAfterTheLauncherIsKilled) {
   for (const pid_t process : processes) EXPECT_TRUE(alive(process));
   program.send(SIGKILL);
   EXPECT_EQ(program.wait(), 137);
+  expect_all_end(processes);
+}
+
+// The launcher leads the session of a terminal, whose other end is closed.
+TEST(RunOrphans, AreNoneAfterTheTerminalIsClosed) {
+  const int terminal = ::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+  ASSERT_EQ(::grantpt(terminal) + ::unlockpt(terminal), 0);
+  const std::string name = ::ptsname(terminal);
+  RunningProgram program(run_script(2, "sleep 1000 & echo ready; wait"),
+                         {.in_child = [&] {
+                           ::setsid();
+                           ::dup2(::open(name.c_str(), O_RDWR), 0);
+                         }});
+  (void)program.wait_for_lines(2);
+  const auto processes = processes_below(program);
+  EXPECT_GE(processes.size(), 3U);
+  ::close(terminal);
+  EXPECT_EQ(program.wait(), 128 + SIGHUP);
   expect_all_end(processes);
 }
 
