@@ -1,4 +1,6 @@
 // Custom functions, hooks, nested backward, other threads, lost models.
+#include <torch/csrc/autograd/function_hook.h>
+
 #include <atomic>
 #include <thread>
 
@@ -192,6 +194,35 @@ TEST_F(Functions, AHookOnAShardScalesTheReducedGradient) {
                       m.named_parameters()["b.f.weight"].register_hook(
                           [](const Tensor& gradient) { return gradient * 3; });
                     }});
+}
+
+// An optimizer that steps in backward is such a hook.
+class StepInBackward final : public torch::autograd::PostAccumulateGradHook {
+ public:
+  void operator()(const torch::autograd::Variable& shard) override {
+    torch::NoGradGuard no_grad;
+    shard.sub_(0.1 * shard.grad());
+    shard.mutable_grad().reset();
+  }
+};
+
+TEST_F(Functions, AHookAfterTheGradientOfAShardMayStepTheOptimizer) {
+  on_ranks(2, [](const World& world) {
+    Model stepped = build_sharded(world, make_net, kUnits);
+    Model hooked = build_sharded(world, make_net, kUnits);
+    for (const Tensor& shard : hooked->parameters()) {
+      torch::autograd::impl::set_post_acc_grad_hooks(
+          shard, std::make_unique<StepInBackward>());
+    }
+    const Optimizer optimizer = make_sgd(stepped->parameters());
+    for (int step = 0; step < 2; ++step) {
+      plain_loss(*hooked, {world.rank(), step, 1}).backward();
+      optimizer->zero_grad();
+      plain_loss(*stepped, {world.rank(), step, 1}).backward();
+      optimizer->step();
+    }
+    expect_close(full_values(*hooked), full_values(*stepped), "value");
+  });
 }
 
 TEST_F(Functions, AHookOnAShardCannotTakeANormSilently) {

@@ -75,10 +75,8 @@ int64_t bytes_of(c10::ScalarType dtype) {
   return static_cast<int64_t>(c10::elementSize(dtype));
 }
 
-UnitMemory memory_of(const Unit& unit) {
-  UnitMemory memory{.after_forward = unit.kept_after_forward()
-                                         ? AfterForward::kept
-                                         : AfterForward::freed};
+UnitMemory memory_of(const Unit& unit, AfterForward after_forward) {
+  UnitMemory memory{.after_forward = after_forward};
   for (const auto& group : unit.groups()) {
     const GroupOptions& options = group->options();
     memory.groups.push_back({.layout = group->layout(),
@@ -102,11 +100,18 @@ UnitVisit visit(const Unit& unit, size_t index, const std::string& prefix) {
   return visit;
 }
 
-StepMemory plan_of(nn::Module& model) {
+// What `reshard` promises, not what the units say of themselves.
+AfterForward after_forward(Reshard reshard, size_t unit) {
+  const bool kept =
+      reshard == Reshard::never || (reshard == Reshard::automatic && unit == 0);
+  return kept ? AfterForward::kept : AfterForward::freed;
+}
+
+StepMemory plan_of(nn::Module& model, Reshard reshard) {
   const auto units = units_below(model);  // the root, then the blocks
   StepMemory plan;
   for (size_t i = 0; i < units.size(); ++i) {
-    plan.units.push_back(memory_of(*units[i]));
+    plan.units.push_back(memory_of(*units[i], after_forward(reshard, i)));
     if (i > 0) plan.units[i].parent = 0;
   }
   plan.visits.push_back(visit(*units[0], 0, "first"));
@@ -135,7 +140,7 @@ void run(const Case& test, const World& world) {
   const Model model = make_stack(test);
   shard_stack(*model, test, world);
   AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(1e-3));
-  const ResidentBytes plan = resident_bytes(plan_of(*model));
+  const ResidentBytes plan = resident_bytes(plan_of(*model, test.reshard));
   for (int step = 0; step < 3; ++step) {
     SCOPED_TRACE(str(test.name, ", rank ", world.rank(), ", step ", step));
     const bool has_state = step > 0;
