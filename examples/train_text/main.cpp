@@ -19,6 +19,7 @@
 #include "examples/train_text/options.h"
 #include "examples/train_text/sample.h"
 #include "examples/train_text/train.h"
+#include "tessera/comm/error_file.h"
 #include "tessera/comm/world.h"
 #include "tessera/mesh/device_mesh.h"
 #include "tessera/shard/full_parameters.h"
@@ -94,6 +95,7 @@ int main(int argc, char** argv) {
     run(*options);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "train_text: %s\n", error.what());
+    tessera::write_error_file("train_text", error.what());
     return 1;
   }
   return 0;

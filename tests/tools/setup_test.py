@@ -98,13 +98,17 @@ class Setup(unittest.TestCase):
         asked = self.asked()
         self.assertEqual(asked[1:], [
             "pip -m pip install tensorboard",
-            "apt-get install -y --no-install-recommends sentencepiece"])
+            "apt-get install -y --no-install-recommends sentencepiece",
+            "apt-get install -y --no-install-recommends openmpi-bin"])
         self.command("spm_encode", "#!/bin/bash\n")
+        self.command("mpirun.openmpi", "#!/bin/bash\n")
         self.succeed("test")
         self.assertEqual(self.asked(), asked)
 
     def test_a_referee_that_cannot_be_had_is_named_and_no_error(self):
-        self.assertIn("no SentencePiece", self.succeed("test", USER_ID="1000"))
+        said = self.succeed("test", USER_ID="1000")
+        self.assertIn("no SentencePiece", said)
+        self.assertIn("no Open MPI", said)
         self.assertNotIn("apt-get", " ".join(self.asked()))
 
     def test_missing_packages_are_asked_of_apt_once(self):
