@@ -26,6 +26,10 @@ struct Command {
 
 [[nodiscard]] std::function<int()> add_doctor_command(
     CLI::App& app, const WordsAfterDashes& words);
+[[nodiscard]] std::function<int()> add_eval_command(
+    CLI::App& app, const WordsAfterDashes& words);
+[[nodiscard]] std::function<int()> add_generate_command(
+    CLI::App& app, const WordsAfterDashes& words);
 [[nodiscard]] std::function<int()> add_plan_command(
     CLI::App& app, const WordsAfterDashes& words);
 [[nodiscard]] std::function<int()> add_plot_command(
@@ -37,6 +41,8 @@ struct Command {
 [[nodiscard]] std::function<int()> add_run_command(
     CLI::App& app, const WordsAfterDashes& words);
 [[nodiscard]] std::function<int()> add_completion_command(
+    CLI::App& app, const WordsAfterDashes& words);
+[[nodiscard]] std::function<int()> add_train_command(
     CLI::App& app, const WordsAfterDashes& words);
 [[nodiscard]] std::function<int()> add_version_command(
     CLI::App& app, const WordsAfterDashes& words);

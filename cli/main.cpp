@@ -24,6 +24,9 @@ constexpr std::array kCommands = {
             add_completion_command},
     Command{"doctor", "Look for what would keep a job from running here",
             add_doctor_command},
+    Command{"eval", "Measure a trained model on a text", add_eval_command},
+    Command{"generate", "Continue a text by a trained model",
+            add_generate_command},
     Command{"plan", "Say what memory and traffic a training run will need",
             add_plan_command},
     Command{"plot", "Draw what runs measured, one over the other",
@@ -32,6 +35,8 @@ constexpr std::array kCommands = {
             add_prepare_command},
     Command{"run", "Start the ranks of a job, on one machine or several",
             add_run_command},
+    Command{"train", "Train a language model, sharded over all ranks",
+            add_train_command},
     Command{"version", "Print versions, of Tessera and what it was built with",
             add_version_command},
 };

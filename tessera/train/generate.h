@@ -11,8 +11,8 @@
 namespace tessera::train {
 
 struct GenerateOptions {
-  std::vector<int64_t> prompt;  // at least one token
-  int64_t num_tokens = 100;
+  std::vector<int64_t> prompt = {};  // at least one token
+  int64_t num_tokens = 200;
   int64_t window = 128;  // the model sees this many tokens at most
   SampleOptions sample = {};
   uint64_t seed = 0;

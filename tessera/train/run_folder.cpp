@@ -2,14 +2,21 @@
 
 #include <torch/torch.h>
 
+#include <filesystem>
 #include <map>
+#include <system_error>
 
+#include "tessera/checkpoint/file.h"
 #include "tessera/checkpoint/safetensors.h"
 #include "tessera/shard/full_parameters.h"
+#include "tessera/train/build_model_meta.h"
 #include "tessera/train/failure.h"
 
 namespace tessera::train {
 namespace {
+
+constexpr const char* kConfig = "/config.toml";
+constexpr const char* kTokenizer = "/tokenizer.model";
 
 std::map<std::string, at::Tensor> read_weights(const std::string& folder) {
   try {
@@ -27,6 +34,50 @@ std::map<std::string, at::Tensor> read_weights(const std::string& folder) {
 }
 
 }  // namespace
+
+void make_run_folder(const TrainConfig& config, const Tokenizer& tokenizer) {
+  const std::string& folder = config.output.folder;
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  require(!error, ExitCode::cannot_write, [&] {
+    return str("the folder '", folder, "' cannot be made: ", error.message(),
+               "; give another output.folder.");
+  });
+  try {
+    checkpoint::replace_file(folder + kConfig, config.toml);
+    std::filesystem::remove(folder + kTokenizer, error);
+    if (!tokenizer.model.empty()) {
+      checkpoint::replace_file(folder + kTokenizer, tokenizer.model);
+    }
+  } catch (const CheckpointError& failure) {
+    throw Failure(ExitCode::cannot_write, failure.what());
+  }
+}
+
+TrainConfig load_config(const std::string& folder) {
+  require(std::filesystem::exists(folder + kConfig), ExitCode::missing_weights,
+          [&] {
+            return str("'", folder, "' holds no config.toml; give the folder ",
+                       "that tessera train wrote.");
+          });
+  return read_train_config(folder + kConfig);
+}
+
+Tokenizer load_tokenizer(const std::string& folder) {
+  constexpr uint64_t kMostBytes = 1'000'000'000;
+  if (!std::filesystem::exists(folder + kTokenizer)) return {};
+  return {"sentencepiece",
+          checkpoint::read_file(folder + kTokenizer, kMostBytes)};
+}
+
+LanguageModelPtr load_model(const TrainConfig& config, const World& world,
+                            const std::string& folder) {
+  auto model = build_model_meta(config.model);
+  shard_model(*model, config.shard, init_device_mesh(world));
+  draw_weights(*model, {.layers = config.model.layers});
+  load_weights(*model, folder);
+  return model;
+}
 
 void save_weights(LanguageModel& model, const DeviceMesh& mesh,
                   const std::string& folder) {

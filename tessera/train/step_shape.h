@@ -6,7 +6,7 @@
 //   rank         0  |  1  |  0  |  1  |  0  |   1
 //   micro-batch     0     |     1     |     2
 //
-// So a run takes the same windows at any number of ranks.
+// So a run takes the same windows in each step at any number of ranks.
 #pragma once
 
 #include <cstdint>
@@ -25,12 +25,6 @@ struct StepShape {
     return batch * world_size * micro_batches;
   }
   [[nodiscard]] int64_t tokens() const { return windows() * seq; }
-  /// The first of the `batch` windows that this rank takes, counted from the
-  /// first window of the run.
-  [[nodiscard]] int64_t first_window(int64_t step, int64_t micro_batch,
-                                     int64_t rank) const {
-    return step * windows() + (micro_batch * world_size + rank) * batch;
-  }
 };
 
 /// Errors: Failure (uneven_batch) for tokens_per_step that batch, sequence and

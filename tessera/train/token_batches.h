@@ -5,29 +5,30 @@
 //   window 1           [1 4 4 8]              input 1 4 4 8, target 4 4 8 3
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
 #include <span>
 
+#include "tessera/train/token_file.h"
 #include "tessera/train/train_step.h"
 
 namespace tessera::train {
 
 class TokenBatches {
  public:
-  /// tokens: 1-D, of any integer dtype; may be memory that a file is mapped to.
-  TokenBatches(at::Tensor tokens, int64_t seq)
-      : tokens_(std::move(tokens)), seq_(seq) {}
+  /// tokens: outlive this.
+  TokenBatches(const Tokens& tokens, int64_t seq)
+      : tokens_(&tokens), seq_(seq) {}
 
-  [[nodiscard]] int64_t num_windows() const;
+  [[nodiscard]] int64_t num_windows() const {
+    return tokens_->num_windows(seq_);
+  }
 
   /// These windows, one below the other. A window that is past the end gives a
-  /// row without a target.
+  /// row without a target. Errors: as Tokens::read.
   [[nodiscard]] Batch batch(std::span<const int64_t> windows) const;
 
  private:
-  at::Tensor tokens_;
+  const Tokens* tokens_;
   int64_t seq_;
 };
 

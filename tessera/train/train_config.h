@@ -1,13 +1,14 @@
 // All that a training run is told, as one value. docs/train.md has the keys.
 //
-//   TrainConfig config = read_train_config("train.toml", {"train.steps=100"});
+//   const std::string overrides[] = {"train.steps=100"};
+//   TrainConfig config = read_train_config("train.toml", overrides);
 //
 // Torch-free: it can be read, checked and printed without a device.
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
-#include <vector>
 
 #include "tessera/optim/lr_factor.h"
 #include "tessera/train/model_presets.h"
@@ -15,8 +16,10 @@
 namespace tessera::train {
 
 struct DataConfig {
-  std::string train;     // token file
-  std::string held_out;  // token file; empty: no evaluation
+  std::string tokens;    // token file of tessera prepare
+  std::string held_out;  // a second one to measure on; empty: the validation
+                         // part of the first
+  bool verify = true;    // compare the checksum of all tokens first
 };
 
 enum class OnNonFinite { stop, skip };
@@ -70,6 +73,7 @@ struct DistributedConfig {
 };
 
 struct TrainConfig {
+  std::string preset;  // that `model` began with; empty: none
   ModelConfig model;
   double init_std = 0.02;
   DataConfig data;
@@ -80,6 +84,22 @@ struct TrainConfig {
   EvaluationConfig evaluation;
   OutputConfig output;
   DistributedConfig distributed;
+
+  std::string toml;  // all of the above, as a file that reads back
 };
+
+/// overrides: "train.steps=100", or with dashes in front; the last one counts.
+/// Errors: InvalidArgument that begins with the file and line, or "command
+///         line": for a key that does not exist, with the nearest one; a value
+///         of another type or out of range; values that do not go together.
+[[nodiscard]] TrainConfig read_train_config(
+    const std::string& path, std::span<const std::string> overrides = {});
+
+/// What counts where no file says otherwise. Errors: as above.
+[[nodiscard]] TrainConfig default_train_config(
+    std::span<const std::string> overrides = {});
+
+/// `toml` with a comment over each key that says what it is.
+[[nodiscard]] std::string explain_keys(const std::string& toml);
 
 }  // namespace tessera::train

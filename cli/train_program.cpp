@@ -1,0 +1,75 @@
+#include "cli/train_program.h"
+
+#include <exception>
+#include <iostream>
+
+#include "tessera/base/error.h"
+#include "tessera/base/log.h"
+#include "tessera/comm/watchdog.h"
+#include "tessera/comm/world_state.h"
+#include "tessera/train/agree_on_failure.h"
+
+namespace tessera::cli {
+namespace {
+
+using train::AgreedFailure;
+using train::ExitCode;
+
+int fail(std::string_view command, ExitCode code, const std::string& message) {
+  const auto rank = log_rank();
+  std::cerr << str("tessera ", command,
+                   rank.value_or(0) > 0 ? str(" (rank ", *rank, ")") : "", ": ",
+                   message, "\n");
+  return static_cast<int>(code);
+}
+
+/// Errors that all ranks have alike: no rank leaves the others waiting.
+int run_alike(std::string_view command, const World& world,
+              const std::exception_ptr& read_error,
+              const std::function<int(const World&)>& body) {
+  try {
+    train::agree_on_failure(world, [&] {
+      if (read_error) std::rethrow_exception(read_error);
+    });
+    return body(world);
+  } catch (const AgreedFailure& failure) {
+    return world.rank() == 0 ? fail(command, failure.code(), failure.what())
+                             : static_cast<int>(failure.code());
+  }
+}
+
+int run(std::string_view command, const std::exception_ptr& read_error,
+        const InitOptions& options,
+        const std::function<int(const World&)>& body) {
+  const World world = init_distributed(options);
+  return run_alike(command, world, read_error, body);
+}
+
+}  // namespace
+
+int run_on_world(std::string_view command, const std::function<void()>& read,
+                 const std::function<InitOptions()>& options,
+                 const std::function<int(const World&)>& body) {
+  std::exception_ptr read_error;
+  try {
+    read();
+  } catch (const Error&) {
+    read_error = std::current_exception();
+  }
+  try {
+    return run(command, read_error, read_error ? InitOptions{} : options(),
+               body);
+  } catch (const PeerFailure& error) {
+    return fail(command, ExitCode::peer_failed, error.what());
+  } catch (const train::Failure& error) {
+    return fail(command, error.code(), error.what());
+  } catch (const InvalidArgument& error) {
+    return fail(command, ExitCode::wrong_config, error.what());
+  } catch (const CommError& error) {
+    return fail(command, ExitCode::peer_failed, error.what());
+  } catch (const std::exception& error) {
+    return fail(command, ExitCode::failed, reason_of(error));
+  }
+}
+
+}  // namespace tessera::cli

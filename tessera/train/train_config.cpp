@@ -1,0 +1,140 @@
+#include "tessera/train/train_config.h"
+
+#include "tessera/base/error.h"
+#include "tessera/train/config_file.h"
+
+namespace tessera::train {
+namespace {
+
+void read_model(ConfigReader& reader, TrainConfig& config) {
+  reader.get("model.preset", config.preset);
+  ModelConfig& model = config.model;
+  if (!config.preset.empty()) {
+    const ModelPreset& preset = model_preset(config.preset);
+    model = preset.model;
+    config.train.batch = preset.batch;
+  }
+  reader.get("model.architecture", model.architecture,
+             {{"llama", Architecture::llama}, {"gpt2", Architecture::gpt2}});
+  reader.get("model.vocab", model.vocab, {.min = 1});
+  reader.get("model.dim", model.dim, {.min = 1});
+  reader.get("model.layers", model.layers, {.min = 1});
+  reader.get("model.heads", model.heads, {.min = 1});
+  if (!reader.has("model.kv_heads") && reader.has("model.heads")) {
+    model.kv_heads = model.heads;
+  }
+  reader.get("model.kv_heads", model.kv_heads, {.min = 1});
+  reader.get("model.ffn", model.ffn, {.min = 1});
+  reader.get("model.seq", model.seq, {.min = 1});
+  reader.get("model.rope_base", model.rope_base, {.above = 0});
+  reader.get("model.norm_eps", model.norm_eps, {.above = 0});
+  reader.get("model.tied", model.tied);
+  reader.get("model.init_std", config.init_std, {.above = 0});
+  validate(model);
+}
+
+void read_train(ConfigReader& reader, LoopConfig& train) {
+  reader.get("train.steps", train.steps, {.min = 1});
+  reader.get("train.batch", train.batch, {.min = 1});
+  reader.get("train.tokens_per_step", train.tokens_per_step, {.min = 0});
+  reader.get("train.seed", train.seed);
+  reader.get("train.max_norm", train.max_norm, {.min = 0});
+  reader.get("train.nonfinite", train.on_nonfinite,
+             {{"stop", OnNonFinite::stop}, {"skip", OnNonFinite::skip}});
+  reader.get("train.deterministic", train.deterministic);
+}
+
+void read_optimizer(ConfigReader& reader, OptimizerConfig& optimizer) {
+  reader.get("optimizer.name", optimizer.kind,
+             {{"adamw", OptimizerKind::fused_adamw},
+              {"torch_adamw", OptimizerKind::torch_adamw}});
+  reader.get("optimizer.lr", optimizer.lr, {.above = 0});
+  reader.get("optimizer.beta1", optimizer.beta1, {.min = 0, .max = 1});
+  reader.get("optimizer.beta2", optimizer.beta2, {.min = 0, .max = 1});
+  reader.get("optimizer.eps", optimizer.eps, {.min = 0});
+  reader.get("optimizer.weight_decay", optimizer.weight_decay, {.min = 0});
+}
+
+void read_schedule(ConfigReader& reader, TrainConfig& config) {
+  LrScheduleOptions& schedule = config.schedule;
+  reader.get("schedule.decay", schedule.decay,
+             {{"constant", LrDecay::constant},
+              {"linear", LrDecay::linear},
+              {"cosine", LrDecay::cosine},
+              {"wsd", LrDecay::wsd}});
+  reader.get("schedule.warmup_steps", schedule.warmup_steps, {.min = 0});
+  reader.get("schedule.decay_steps", schedule.decay_steps, {.min = 0});
+  reader.get("schedule.final_factor", schedule.final_factor,
+             {.min = 0, .max = 1});
+  schedule.total_steps = config.train.steps;
+  validate(schedule);
+}
+
+void read_shard(ConfigReader& reader, ShardConfig& shard) {
+  reader.get("shard.strategy", shard.strategy,
+             {{"fully_shard", Strategy::fully_shard},
+              {"replicate", Strategy::replicate}});
+  reader.get("shard.reshard", shard.reshard,
+             {{"auto", ReshardPolicy::automatic},
+              {"always", ReshardPolicy::always},
+              {"never", ReshardPolicy::never}});
+  reader.get(
+      "shard.param_dtype", shard.param_dtype,
+      {{"float32", Precision::float32}, {"bfloat16", Precision::bfloat16}});
+  reader.get(
+      "shard.reduce_dtype", shard.reduce_dtype,
+      {{"float32", Precision::float32}, {"bfloat16", Precision::bfloat16}});
+  require<InvalidArgument>(
+      shard.param_dtype == Precision::bfloat16 ||
+          shard.reduce_dtype == Precision::float32,
+      [&] {
+        return str(reader.where("shard.reduce_dtype"),
+                   ": shard.reduce_dtype is bfloat16 and shard.param_dtype is "
+                   "float32; compute in bfloat16 too, or reduce in float32.");
+      });
+}
+
+void read_output(ConfigReader& reader, TrainConfig& config) {
+  reader.get("evaluation.every", config.evaluation.every, {.min = 0});
+  reader.get("evaluation.max_windows", config.evaluation.max_windows,
+             {.min = 0});
+  reader.get("output.folder", config.output.folder);
+  reader.get("output.print_every", config.output.print_every, {.min = 1});
+  reader.get("output.tensorboard", config.output.tensorboard);
+  reader.get("output.peak_tflops", config.output.peak_tflops, {.min = 0});
+  reader.get("distributed.timeout_seconds", config.distributed.timeout_seconds,
+             {.min = 0, .max = 1e6});
+}
+
+TrainConfig read(ConfigReader& reader) {
+  TrainConfig config;
+  reader.get("data.tokens", config.data.tokens);
+  reader.get("data.held_out", config.data.held_out);
+  reader.get("data.verify", config.data.verify);
+  read_model(reader, config);
+  read_train(reader, config.train);
+  read_optimizer(reader, config.optimizer);
+  read_schedule(reader, config);
+  read_shard(reader, config.shard);
+  read_output(reader, config);
+  reader.finish();
+  config.toml = reader.effective();
+  return config;
+}
+
+}  // namespace
+
+TrainConfig read_train_config(const std::string& path,
+                              std::span<const std::string> overrides) {
+  auto reader = ConfigReader::from_file(path, overrides);
+  TrainConfig config = read(reader);
+  reader.require_set("data.tokens", "the token file to train on");
+  return config;
+}
+
+TrainConfig default_train_config(std::span<const std::string> overrides) {
+  auto reader = ConfigReader::from_text("", "defaults", overrides);
+  return read(reader);
+}
+
+}  // namespace tessera::train

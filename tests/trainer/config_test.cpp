@@ -1,0 +1,122 @@
+// The keys of a training config, frozen; and the shape of a step.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "tessera/base/error.h"
+#include "tessera/train/failure.h"
+#include "tessera/train/step_shape.h"
+#include "tessera/train/train_config.h"
+
+namespace tessera::train {
+namespace {
+
+using Words = std::vector<std::string>;
+
+std::string read(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+template <class Run>
+std::string message_of(Run&& run) {
+  try {
+    run();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(TrainConfig, KeysDefaultsAndTheirWordsAreThoseOfTheGoldenFile) {
+  EXPECT_EQ(explain_keys(default_train_config().toml),
+            read(TRAINER_TESTS "/config_golden.toml"))
+      << "A change that users must know: put the output of tessera train "
+         "--print-config there, and a line in CHANGELOG.md.";
+}
+
+TEST(TrainConfig, WhatIsPrintedReadsBackAsTheSame) {
+  const Words overrides = {"data.tokens=some.tok", "model.heads=2",
+                           "train.seed=7", "schedule.decay=linear"};
+  const auto config = default_train_config(overrides);
+  const std::string path = testing::TempDir() + "trainer_config.toml";
+  std::ofstream(path) << explain_keys(config.toml);
+  EXPECT_EQ(read_train_config(path).toml, config.toml);
+  std::filesystem::remove(path);
+}
+
+TEST(TrainConfig, TheExamplesAreValid) {
+  int examples = 0;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(EXAMPLE_CONFIGS)) {
+    EXPECT_NO_THROW((void)read_train_config(entry.path().string()))
+        << entry.path();
+    ++examples;
+  }
+  EXPECT_EQ(examples, 3);
+}
+
+TEST(TrainConfig, APresetGivesTheModelAndKeysChangeIt) {
+  const auto config =
+      default_train_config(Words{"model.preset=gpt2-124m", "model.layers=2"});
+  EXPECT_EQ(config.model.architecture, Architecture::gpt2);
+  EXPECT_EQ(config.model.dim, 768);
+  EXPECT_EQ(config.model.layers, 2);
+  EXPECT_EQ(config.train.batch, 8);
+}
+
+TEST(TrainConfig, KeyHeadsFollowHeadsUnlessGiven) {
+  EXPECT_EQ(default_train_config(Words{"model.heads=8"}).model.kv_heads, 8);
+  EXPECT_EQ(default_train_config(Words{"model.heads=8", "model.kv_heads=2"})
+                .model.kv_heads,
+            2);
+}
+
+TEST(TrainConfig, AWrongKeyIsNamedWithTheNearest) {
+  const auto message =
+      message_of([] { (void)default_train_config(Words{"train.stepz=3"}); });
+  EXPECT_NE(message.find("train.stepz"), std::string::npos) << message;
+  EXPECT_NE(message.find("train.steps"), std::string::npos) << message;
+}
+
+TEST(TrainConfig, ValuesThatDoNotGoTogetherAreRefused) {
+  for (const Words& words :
+       {Words{"shard.reduce_dtype=bfloat16"}, Words{"model.heads=3"},
+        Words{"schedule.warmup_steps=5000"}, Words{"schedule.decay=wsd"},
+        Words{"model.preset=giant"}, Words{"train.steps=0"}}) {
+    EXPECT_THROW((void)default_train_config(words), InvalidArgument)
+        << words[0];
+  }
+}
+
+TEST(StepShape, TokensOfAStepAreCutIntoMicroBatches) {
+  auto config = default_train_config(
+      Words{"model.seq=4", "train.batch=2", "train.tokens_per_step=48"});
+  const StepShape shape = step_shape(config, 2);
+  EXPECT_EQ(shape.micro_batches, 3);
+  EXPECT_EQ(shape.windows(), 12);
+  EXPECT_EQ(shape.tokens(), 48);
+  EXPECT_EQ(step_shape(config, 3).micro_batches, 2);
+  config.train.tokens_per_step = 0;
+  EXPECT_EQ(step_shape(config, 3).tokens(), 24);
+}
+
+TEST(StepShape, TokensThatDoNotDivideAreRefusedWithTheNearestThatDo) {
+  const auto config = default_train_config(
+      Words{"model.seq=4", "train.batch=2", "train.tokens_per_step=50"});
+  try {
+    (void)step_shape(config, 2);
+    FAIL() << "no error";
+  } catch (const Failure& failure) {
+    EXPECT_EQ(failure.code(), ExitCode::uneven_batch);
+    EXPECT_NE(std::string(failure.what()).find("give 48"), std::string::npos)
+        << failure.what();
+  }
+}
+
+}  // namespace
+}  // namespace tessera::train

@@ -1,0 +1,322 @@
+// `tessera train`, `generate` and `eval` as real processes, on a tiny model.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tessera/base/error.h"
+#include "tessera/train/metrics_file.h"
+#include "tessera/train/token_file_writer.h"
+#include "tests/launch/running_program.h"
+
+namespace tessera::train {
+namespace {
+
+using launch::RunningProgram;
+using Words = std::vector<std::string>;
+
+std::string read(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+int count(const std::string& text, const std::string& part) {
+  int found = 0;
+  for (size_t at = text.find(part); at != std::string::npos;
+       at = text.find(part, at + 1)) {
+    ++found;
+  }
+  return found;
+}
+
+struct Ended {
+  int code = 0;
+  std::string output, error;
+};
+
+/// A folder with a token file of a simple text and a config, for one test.
+class Program : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = testing::TempDir() + str("trainer_", ::getpid(), "_", next());
+    std::filesystem::create_directories(folder_);
+    write_tokens(path("text.tok"), 256, 40);
+    std::ofstream(path("train.toml")) << R"(
+[data]
+tokens = ")" << path("text.tok") << R"("
+[model]
+dim = 16
+layers = 1
+heads = 2
+ffn = 24
+seq = 8
+[train]
+steps = 12
+batch = 6
+tokens_per_step = 96
+[optimizer]
+lr = 1e-2
+[evaluation]
+every = 5
+[output]
+folder = ")" << path("run") << R"("
+print_every = 4
+)";
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  [[nodiscard]] std::string path(const std::string& name) const {
+    return folder_ + "/" + name;
+  }
+
+  static void write_tokens(const std::string& path, uint64_t vocab,
+                           int repeats) {
+    const std::string line = "the cat sat on the mat. ";
+    const std::vector<uint32_t> tokens(line.begin(), line.end());
+    TokenFileWriter writer(path, {.vocab = vocab});
+    for (int i = 0; i < repeats; ++i) {
+      writer.append(i % 8 == 7 ? Split::validation : Split::train, tokens);
+    }
+    writer.finish();
+  }
+
+  [[nodiscard]] Words train_words(const Words& more = {}) const {
+    Words words = {TESSERA_PROGRAM, "train", path("train.toml")};
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  }
+
+  static Words on_ranks(int ranks, const Words& words) {
+    Words all = {TESSERA_PROGRAM, "run", "-n", std::to_string(ranks),
+                 "--kill-after",  "3",   "--"};
+    all.insert(all.end(), words.begin(), words.end());
+    return all;
+  }
+
+  static Ended end(RunningProgram& program) {
+    Ended ended;
+    ended.code = program.wait();
+    ended.output = program.output();
+    ended.error = program.error();
+    return ended;
+  }
+  static Ended run(const Words& words) {
+    RunningProgram program(words);
+    return end(program);
+  }
+
+  [[nodiscard]] std::vector<double> losses(const std::string& run,
+                                           const char* name = "loss") const {
+    std::vector<double> values;
+    for (const MetricsRow& row : read_metrics(path(run) + "/metrics.jsonl")) {
+      if (row.contains(name)) values.push_back(row.at(name));
+    }
+    return values;
+  }
+
+  static int next() {
+    static int number = 0;
+    return number++;
+  }
+
+  std::string folder_;
+};
+
+TEST_F(Program, TrainsOnTwoRanksAndLeavesWhatGenerateAndEvalRead) {
+  const Ended ended = run(on_ranks(2, train_words()));
+  ASSERT_EQ(ended.code, 0) << ended.error;
+  EXPECT_EQ(count(ended.output, "\nstep"), 3 + 3) << ended.output;
+  const auto loss = losses("run");
+  ASSERT_EQ(loss.size(), 12u);
+  EXPECT_NEAR(loss.front(), std::log(256), 0.3);
+  EXPECT_LT(loss.back(), loss.front() - 0.3);
+  const auto held_out = losses("run", "held_out_loss");
+  ASSERT_EQ(held_out.size(), 3u);
+
+  EXPECT_TRUE(read(path("run/loss.svg")).starts_with("<svg"));
+
+  const Ended eval = run({TESSERA_PROGRAM, "eval", path("run")});
+  ASSERT_EQ(eval.code, 0) << eval.error;
+  EXPECT_NEAR(std::stod(eval.output.substr(5)), held_out.back(), 2e-4)
+      << eval.output;
+
+  const Words generate = {
+      TESSERA_PROGRAM, "generate", path("run"), "--prompt", "the ",
+      "--tokens",      "20",       "--seed",    "3"};
+  const Ended text = run(generate);
+  ASSERT_EQ(text.code, 0) << text.error;
+  EXPECT_TRUE(text.output.starts_with("the ")) << text.output;
+  EXPECT_GE(text.output.size(), 4u + 20);
+  EXPECT_EQ(run(generate).output, text.output);
+}
+
+TEST_F(Program, GivesTheSameRunOnOneRankAsOnTwo) {
+  ASSERT_EQ(run(train_words({"--output.folder", path("one")})).code, 2)
+      << "an override needs '='";
+  ASSERT_EQ(run(train_words({"--output.folder=" + path("one")})).code, 0);
+  ASSERT_EQ(
+      run(on_ranks(2, train_words({"--output.folder=" + path("two")}))).code,
+      0);
+  const auto one = losses("one"), two = losses("two");
+  ASSERT_EQ(one.size(), two.size());
+  for (size_t i = 0; i < one.size(); ++i) {
+    // fp32 sums in another order; AdamW's first steps amplify that.
+    EXPECT_NEAR(one[i], two[i], 1e-3) << i;
+  }
+}
+
+TEST_F(Program, TwoDeterministicRunsAreEqualInEveryBit) {
+  for (const char* name : {"first", "second"}) {
+    const Ended ended =
+        run(on_ranks(2, train_words({"--deterministic", "--train.steps=6",
+                                     "--output.folder=" + path(name)})));
+    ASSERT_EQ(ended.code, 0) << ended.error;
+  }
+  EXPECT_EQ(losses("first"), losses("second"));
+  const auto weights = read(path("first/model.safetensors"));
+  EXPECT_GT(weights.size(), 1000u);
+  EXPECT_EQ(weights, read(path("second/model.safetensors")));
+}
+
+struct BadDay {
+  Words words;
+  int code;
+  const char* says;
+};
+
+TEST_F(Program, EveryMistakeHasItsExitCodeAndOneSentence) {
+  write_tokens(path("small.tok"), 256, 0);
+  auto altered = read(path("text.tok"));
+  altered[altered.size() - 3] ^= 1;
+  std::ofstream(path("altered.tok"), std::ios::binary) << altered;
+  const std::vector<BadDay> days = {
+      {{"--train.stepz=3"}, 2, "train.steps"},
+      {{"--train.steps=many"}, 2, "train.steps"},
+      {{"--resume", "auto"}, 2, "no checkpoints"},
+      {{"--data.tokens=" + path("none.tok")}, 10, "none.tok"},
+      {{"--data.tokens=" + path("altered.tok")}, 11, "altered.tok"},
+      {{"--model.seq=4000", "--train.tokens_per_step=0"}, 12, "4000"},
+      {{"--model.vocab=100"}, 13, "100"},
+      {{"--train.tokens_per_step=100"}, 14, "give 96"},
+      {{"--output.folder=/proc/none"}, 20, "/proc/none"},
+  };
+  for (const BadDay& day : days) {
+    const Ended ended = run(train_words(day.words));
+    EXPECT_EQ(ended.code, day.code) << day.words[0] << "\n" << ended.error;
+    EXPECT_EQ(count(ended.error, "tessera train: "), 1) << ended.error;
+    EXPECT_EQ(count(ended.error, day.says) > 0, true) << ended.error;
+  }
+}
+
+TEST_F(Program, OneRankSpeaksForAllWhenAllMeetTheSameMistake) {
+  const Ended ended = run(on_ranks(2, train_words({"--model.vocab=100"})));
+  EXPECT_EQ(ended.code, 13) << ended.error;
+  EXPECT_EQ(count(ended.error, "tessera train: "), 1) << ended.error;
+  EXPECT_EQ(count(ended.error, "(rank 1)"), 0) << ended.error;
+}
+
+// A limit on the size of files stands for a disk that becomes full. One
+// process: ranks also share memory by files.
+TEST_F(Program, AFileThatCannotGrowEndsTheRunWithItsOwnCode) {
+  RunningProgram program(train_words({"--train.steps=100000"}),
+                         {.in_child = [] {
+                           ::signal(SIGXFSZ, SIG_IGN);
+                           const rlimit limit{8'000, 8'000};
+                           ::setrlimit(RLIMIT_FSIZE, &limit);
+                         }});
+  const Ended ended = end(program);
+  EXPECT_EQ(ended.code, 20) << ended.error;
+  EXPECT_EQ(count(ended.error, "metrics.jsonl' cannot be written"), 1)
+      << ended.error;
+  EXPECT_GT(losses("run").size(), 12u);
+}
+
+TEST_F(Program, ALossThatIsNotFiniteStopsOrIsSkippedAndCounted) {
+  const std::string wild = "--optimizer.lr=1e30";
+  const Ended stopped = run(on_ranks(2, train_words({wild})));
+  EXPECT_EQ(stopped.code, 21) << stopped.error;
+  EXPECT_EQ(count(stopped.error, "is not finite"), 1) << stopped.error;
+  EXPECT_LT(losses("run").size(), 12u);
+
+  const Ended skipped =
+      run(on_ranks(2, train_words({wild, "--train.nonfinite=skip"})));
+  EXPECT_EQ(skipped.code, 0) << skipped.error;
+  EXPECT_GT(losses("run", "skipped").back(), 0);
+  EXPECT_GT(count(skipped.output, "| skipped "), 0) << skipped.output;
+}
+
+TEST_F(Program, ASignalLetsTheStepFinishAndLeavesTheWeights) {
+  for (const int signal : {SIGTERM, SIGHUP, SIGINT}) {
+    RunningProgram program(on_ranks(2, train_words({"--train.steps=1000000"})));
+    const auto started = program.wait_for_lines(3);
+    ASSERT_GT(count(started, "\nstep"), 0) << program.error();
+    program.send(signal);
+    const Ended ended = end(program);
+    EXPECT_EQ(ended.code, 0) << signal << "\n" << ended.error;
+    EXPECT_EQ(count(ended.error, "asked to end"), 1) << ended.error;
+    EXPECT_TRUE(std::filesystem::remove(path("run/model.safetensors")));
+  }
+}
+
+TEST_F(Program, AClosedTerminalOfOneProcessEndsItWell) {
+  RunningProgram program(train_words({"--train.steps=1000000"}));
+  (void)program.wait_for_lines(3);
+  program.send(SIGHUP);
+  EXPECT_EQ(end(program).code, 0);
+  EXPECT_TRUE(std::filesystem::exists(path("run/model.safetensors")));
+}
+
+TEST_F(Program, AFolderWithoutWeightsIsNamed) {
+  for (const char* command : {"generate", "eval"}) {
+    const Ended ended = run({TESSERA_PROGRAM, command, path("none")});
+    EXPECT_EQ(ended.code, 22) << ended.error;
+    EXPECT_EQ(count(ended.error, path("none")), 1) << ended.error;
+  }
+}
+
+// A rank that fails, in a program made of the same blocks ---------------------
+
+class FaultyRank : public testing::TestWithParam<const char*> {};
+
+TEST_P(FaultyRank, EndsAllRanksInTimeAndIsNamed) {
+  const std::string fault = GetParam();
+  // Their time-out is 5 s; those that are stopped are killed 3 s later.
+  RunningProgram program({TESSERA_PROGRAM, "run", "-n", "2", "--kill-after",
+                          "3", "--", FAULT_RANK, fault});
+  (void)program.wait_for_lines(1);
+  const auto start = std::chrono::steady_clock::now();
+  const auto ranks = launch::descendants(program.process());
+  EXPECT_NE(program.wait(), 0);
+  const std::chrono::duration<double> took =
+      std::chrono::steady_clock::now() - start;
+  EXPECT_LT(took.count(), 5 + 5 + 3) << program.error();
+  for (const pid_t rank : ranks) EXPECT_FALSE(launch::alive(rank));
+  EXPECT_GT(count(program.error(), "rank 1"), 0) << program.error();
+  if (fault == "die") {
+    EXPECT_EQ(count(program.error(), "exited with code 3") > 0, true)
+        << program.error();
+  } else if (fault != "stop") {
+    EXPECT_EQ(count(program.error(), "made to fail in " + fault), 1)
+        << program.error();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Phases, FaultyRank,
+                         testing::Values("forward", "backward", "optimizer",
+                                         "die", "stop"),
+                         [](const auto& phase) {
+                           return std::string(phase.param);
+                         });
+
+}  // namespace
+}  // namespace tessera::train
