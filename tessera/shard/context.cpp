@@ -1,6 +1,5 @@
 #include "tessera/shard/context.h"
 
-#include <ATen/ops/tensor.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/grad_mode.h>
@@ -9,8 +8,6 @@
 #include <algorithm>
 
 #include "tessera/base/error.h"
-#include "tessera/comm/collective_log.h"
-#include "tessera/module/gate.h"
 
 namespace tessera {
 
@@ -26,16 +23,22 @@ constexpr int64_t kGathersPerCheck = 256;
 
 }  // namespace
 
-void ShardContext::add(Unit& unit) { units_.push_back(&unit); }
+void ShardContext::add(Unit& unit) {
+  forget_orders();
+  units_.push_back(&unit);
+}
 
 void ShardContext::remove(Unit& unit) noexcept {
-  for (auto* list : {&units_, &stack_, &strays_}) {
+  for (auto* list : {&units_, &stack_, &strays_, &prefetched_}) {
     list->erase(std::remove(list->begin(), list->end(), &unit), list->end());
   }
   if (backward_unit_ == &unit) backward_unit_ = nullptr;
+  forget_orders();
 }
 
 void ShardContext::absorb(ShardContext& other) {
+  forget_orders();
+  other.forget_orders();
   for (Unit* unit : std::exchange(other.units_, {})) {
     unit->reshard();
     unit->set_context(shared_from_this());
@@ -123,7 +126,7 @@ void ShardContext::touch_forward(Unit& unit, const OperatorUse& use) {
     }
   }
   if (stack_.empty() || stack_.back() != &unit) stack_.push_back(&unit);
-  unit.gather("forward", use.name);
+  bring(unit, use, torch::GradMode::is_enabled() ? forward_ : evaluation_);
 }
 
 void ShardContext::touch_backward(Unit& unit, const OperatorUse& use) {
@@ -147,7 +150,48 @@ void ShardContext::touch_backward(Unit& unit, const OperatorUse& use) {
     unit.pass.released = false;
   }
   note_part(unit);
-  unit.gather("backward", use.name);
+  bring(unit, use, backward_);
+}
+
+// Gathers what an operator is about to read, and starts the gathers that this
+// pass, by the order of an earlier one, will want next.
+void ShardContext::bring(Unit& unit, const OperatorUse& use,
+                         GatherOrder& order) {
+  const auto ahead = std::find(prefetched_.begin(), prefetched_.end(), &unit);
+  const bool expected = ahead != prefetched_.end();
+  if (!expected && unit.gathered() && !unit.stale()) return;
+  // Those before it were expected in vain.
+  for (auto other = prefetched_.begin(); other != ahead; ++other) {
+    (*other)->reshard();
+  }
+  prefetched_.erase(prefetched_.begin(), expected ? ahead + 1 : ahead);
+  const std::string_view phase = &order == &backward_ ? "backward" : "forward";
+  unit.gather(phase, use.name);
+  const size_t index = index_of(unit);
+  // Nothing else marks the end of a forward pass without backward.
+  if (&order == &evaluation_ && order.began_with(index)) order.end_pass();
+  order.note(index);
+  if (lanes_->size() == 1) return;
+  for (const size_t next : order.ahead(unit.options().prefetch)) {
+    if (units_[next]->gathered()) continue;
+    units_[next]->start_gather(phase, "prefetch");
+    prefetched_.push_back(units_[next]);
+  }
+}
+
+size_t ShardContext::index_of(const Unit& unit) const {
+  return std::find(units_.begin(), units_.end(), &unit) - units_.begin();
+}
+
+void ShardContext::drop_prefetched() {
+  for (Unit* unit : std::exchange(prefetched_, {})) unit->reshard();
+}
+
+void ShardContext::forget_orders() {
+  drop_prefetched();
+  forward_.clear();
+  evaluation_.clear();
+  backward_.clear();
 }
 
 // Units that await no (more) gradient are freed when backward goes on to
@@ -158,6 +202,7 @@ void ShardContext::release_others(Unit& unit, const OperatorUse& use) {
   for (Unit* other : units_) {
     if (!other->gathered() || other->is_ancestor_of(unit) ||
         contains(use.owners, static_cast<StorageOwner*>(other)) ||
+        contains(prefetched_, other) ||
         other->release == Unit::Release::at_end || !other->complete()) {
       continue;
     }
@@ -186,10 +231,18 @@ void ShardContext::note_gather(Unit& unit) {
   }
 }
 
+GradientFlags ShardContext::agree_on_gradients() {
+  gathers_since_check_ = 0;
+  GradientFlags own;
+  for (Unit* unit : units_) own.push_back(unit->reduced_gradients());
+  return agreement_.agree(own);
+}
+
 // Backward --------------------------------------------------------------------
 
 void ShardContext::ensure_backward() {
   if (backward_running_) return;
+  drop_prefetched();
   // What is gathered when backward begins is so on all ranks.
   for (Unit* unit : units_) {
     if (unit->gathered()) note_part(*unit);
@@ -253,15 +306,16 @@ void ShardContext::issue_reductions(Issue which) {
 void ShardContext::finish_backward() {
   try {
     issue_reductions(Issue::all);
+    prefetched_.clear();
     for (Unit* unit : units_) unit->reshard();
     const auto order = reduction_order();
     const auto had_gradient = agree_on_gradients();
     for (Unit* unit : order) {
-      const size_t index =
-          std::find(units_.begin(), units_.end(), unit) - units_.begin();
-      unit->finish_reduce(had_gradient[index]);
+      unit->finish_reduce(had_gradient[index_of(*unit)]);
     }
     for (Unit* unit : units_) unit->end_pass();
+    forward_.end_pass();
+    backward_.end_pass();
   } catch (...) {
     abandon_backward();
     throw;
@@ -272,65 +326,14 @@ void ShardContext::finish_backward() {
 }
 
 void ShardContext::abandon_backward() noexcept {
+  prefetched_.clear();
   for (Unit* unit : units_) unit->abandon_pass();
+  forward_.drop_pass();
+  backward_.drop_pass();
   stack_.clear();
   strays_.clear();
   backward_unit_ = nullptr;
   backward_running_ = false;
-}
-
-// One small sum over ranks: each rank's hash of all collectives so far in a
-// slot of its own, then for each parameter how many ranks had a gradient.
-std::vector<std::vector<std::vector<bool>>> ShardContext::agree_on_gradients() {
-  gathers_since_check_ = 0;
-  std::vector<std::vector<std::vector<bool>>> had;
-  for (Unit* unit : units_) had.push_back(unit->reduced_gradients());
-  const int64_t ranks = lanes_->size();
-  if (ranks == 1) return had;
-  std::vector<int64_t> values(ranks, 0);
-  values[lanes_->rank()] = static_cast<int64_t>(lanes_->control->log().hash());
-  for (const auto& unit : had) {
-    for (const auto& group : unit) {
-      for (const bool flag : group) values.push_back(flag);
-    }
-  }
-  GateOff off;
-  torch::NoGradGuard no_grad;
-  at::Tensor sums = at::tensor(values, at::kLong).to(lanes_->device);
-  lanes_->control
-      ->all_reduce(sums, ReduceOp::sum,
-                   {.unit = "", .phase = "backward", .op = ""})
-      .wait();
-  sums = sums.cpu();
-  const int64_t* next = sums.const_data_ptr<int64_t>();
-  check_hashes(next);
-  next += ranks;
-  for (auto& unit : had) {
-    for (auto& group : unit) {
-      for (size_t i = 0; i < group.size(); ++i) group[i] = *next++ > 0;
-    }
-  }
-  return had;
-}
-
-void ShardContext::check_hashes(const int64_t* hashes) {
-  const int ranks = lanes_->size();
-  if (std::all_of(hashes, hashes + ranks,
-                  [&](int64_t hash) { return hash == hashes[0]; })) {
-    return;
-  }
-  const auto positions = lanes_->control->exchange(
-      lanes_->control->log().describe(), {.phase = "backward"});
-  std::string table;
-  for (int rank = 0; rank < ranks; ++rank) {
-    table += str("\n  rank ", rank, ": ", positions[rank]);
-  }
-  throw CommError(str(
-      "the ranks have issued different collectives since the last check: "
-      "blocks of different units may have been mixed. A parameter was read "
-      "on some ranks only (a print, a norm or a branch on one rank), or the "
-      "ranks run different models. The last collective of each rank:",
-      table));
 }
 
 }  // namespace tessera

@@ -4,6 +4,9 @@
 // Forward. A stack of active units mirrors module calls: touching unit U pops
 // and reshards every unit on top that is not an ancestor of U.
 //
+// A learned order of gathers lets the next unit's gather start before the unit
+// is needed; a unit that was expected in vain is freed again.
+//
 // Backward. The first touch queues a callback at the end of the pass. Gathers
 // come on touch. Four rules keep ranks together when they use different
 // parameters inside a unit: reductions leave in one fixed order on all ranks;
@@ -22,7 +25,9 @@
 #include <thread>
 #include <vector>
 
+#include "tessera/shard/gather_order.h"
 #include "tessera/shard/parameter_group.h"
+#include "tessera/shard/rank_agreement.h"
 #include "tessera/shard/unit.h"
 
 namespace tessera {
@@ -30,7 +35,7 @@ namespace tessera {
 class ShardContext : public std::enable_shared_from_this<ShardContext> {
  public:
   explicit ShardContext(std::shared_ptr<const ShardLanes> lanes)
-      : lanes_(std::move(lanes)) {}
+      : lanes_(std::move(lanes)), agreement_(lanes_) {}
 
   [[nodiscard]] const std::shared_ptr<const ShardLanes>& lanes() const {
     return lanes_;
@@ -68,9 +73,11 @@ class ShardContext : public std::enable_shared_from_this<ShardContext> {
   void issue_reductions(Issue which);
   void finish_backward();
   void abandon_backward() noexcept;
-  [[nodiscard]] std::vector<std::vector<std::vector<bool>>>
-  agree_on_gradients();
-  void check_hashes(const int64_t* hashes);
+  [[nodiscard]] GradientFlags agree_on_gradients();
+  void bring(Unit& unit, const OperatorUse& use, GatherOrder& order);
+  [[nodiscard]] size_t index_of(const Unit& unit) const;
+  void drop_prefetched();
+  void forget_orders();
   [[nodiscard]] std::vector<Unit*> reduction_order() const;
 
   std::shared_ptr<const ShardLanes> lanes_;
@@ -78,6 +85,12 @@ class ShardContext : public std::enable_shared_from_this<ShardContext> {
   std::vector<Unit*> stack_;
   // Off the stack, but kept for an operator that reads several units.
   std::vector<Unit*> strays_;
+  // Gathers started for units that are expected, in this order.
+  std::vector<Unit*> prefetched_;
+  GatherOrder forward_;     // of passes that a backward ends
+  GatherOrder evaluation_;  // without gradients
+  GatherOrder backward_;
+  RankAgreement agreement_;
   Unit* backward_unit_ = nullptr;
   bool backward_running_ = false;
   int64_t num_first_gathers_ = 0;

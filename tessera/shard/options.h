@@ -53,6 +53,10 @@ struct FullyShardOptions {
   // list to every call in the tree.
   std::vector<at::Tensor> ignored_params = {};
   StartCheck start_check = StartCheck::on;
+  // How many units ahead of the one in use gathers are started, in forward and
+  // in backward, once a pass has shown the order. Each takes the memory of its
+  // full parameters earlier.
+  size_t prefetch = 0;
   Debug debug = Debug::none;
 };
 

@@ -177,6 +177,11 @@ bool Unit::written_since(const torch::autograd::Node& node) const {
 }
 
 void Unit::gather(std::string_view phase, std::string_view op) {
+  start_gather(phase, op);
+  for (const auto& group : groups_) group->full_buffer().finish_gather();
+}
+
+void Unit::start_gather(std::string_view phase, std::string_view op) {
   if (written_since_gather()) last_of_old_ = last_read_;
   bool started = false;
   for (const auto& group : groups_) {
@@ -186,7 +191,6 @@ void Unit::gather(std::string_view phase, std::string_view op) {
     started = true;
   }
   if (!started) return;
-  for (const auto& group : groups_) group->full_buffer().finish_gather();
   ++counts_.gathers;
   context_->note_gather(*this);
 }

@@ -75,6 +75,8 @@ class Unit final : public StorageOwner,
 
   // Full parameters.
   void gather(std::string_view phase, std::string_view op);
+  /// The first half of it: `gather` must follow before anything is read.
+  void start_gather(std::string_view phase, std::string_view op);
   void reshard();
   [[nodiscard]] bool gathered() const;
   [[nodiscard]] bool stale() const;

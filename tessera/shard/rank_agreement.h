@@ -1,0 +1,35 @@
+// What the ranks tell each other at the end of a backward pass, in one small
+// sum: the hash of each rank's collectives so far, and how many ranks had a
+// gradient for each parameter.
+//
+//   | hash of rank 0 | hash of rank 1 | ... | count | count | count ...
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "tessera/shard/lanes.h"
+
+namespace tessera {
+
+/// For each unit, group and parameter, whether there was a gradient.
+using GradientFlags = std::vector<std::vector<std::vector<bool>>>;
+
+class RankAgreement {
+ public:
+  explicit RankAgreement(std::shared_ptr<const ShardLanes> lanes)
+      : lanes_(std::move(lanes)) {}
+
+  /// A collective. Returns which parameters had a gradient on some rank.
+  /// Errors: CommError when the ranks' collectives differed.
+  [[nodiscard]] GradientFlags agree(const GradientFlags& own) const;
+
+ private:
+  void check_hashes(const int64_t* hashes) const;
+
+  std::shared_ptr<const ShardLanes> lanes_;
+};
+
+}  // namespace tessera
