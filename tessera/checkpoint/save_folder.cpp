@@ -255,15 +255,24 @@ void FolderSave::publish(const std::vector<std::string>& written) {
 }
 
 // What cannot be removed now, the next save removes.
+// All ranks clear up at once, for any may be the last that can: one may find
+// what it was about to remove gone.
 void FolderSave::abandon() noexcept {
   if (folder_.empty() || committed_) return;
-  try {
-    options_.storage->remove_all(folder_);
-    if (rank_ == 0) {
-      options_.storage->remove_all(folder_ + std::string(kLock));
-      lock_.reset();
+  remove_quietly(folder_);
+  if (rank_ != 0) return;
+  remove_quietly(folder_ + std::string(kLock));
+  lock_.reset();
+}
+
+void FolderSave::remove_quietly(const std::string& path) noexcept {
+  constexpr int kAttempts = 5;
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    try {
+      options_.storage->remove_all(path);
+      return;
+    } catch (const std::exception&) {
     }
-  } catch (const std::exception&) {
   }
 }
 

@@ -69,6 +69,7 @@ class FolderSave {
   void remove_stale();
   void publish(const std::vector<std::string>& written);
   void abandon() noexcept;
+  void remove_quietly(const std::string& path) noexcept;
 
   std::string path_;
   std::string what_;

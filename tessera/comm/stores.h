@@ -10,15 +10,12 @@
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
+#include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <chrono>
 #include <cstdint>
 #include <string>
 #include <vector>
-
-namespace c10d {
-class Store;
-}
 
 namespace tessera {
 

@@ -74,7 +74,7 @@ class DataCommandsTest(unittest.TestCase):
         self.assertIn(b"sentencepiece", model[:100])
 
     def test_prepare_draws_a_bar_on_a_terminal_alone(self):
-        (self.folder / "large.txt").write_text(LINE * 200_000)
+        (self.folder / "large.txt").write_text(LINE * 2_000_000)
         main, terminal = pty.openpty()
         done = subprocess.Popen(
             [TESSERA, "prepare", "large.txt", "-o", "l.tok"], cwd=self.folder,
