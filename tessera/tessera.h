@@ -20,5 +20,7 @@
 #include "tessera/shard/fully_shard.h"       // fully_shard and its methods
 #include "tessera/shard/materialize.h"       // materialize
 #include "tessera/shard/options.h"           // FullyShardOptions
+#include "tessera/state/get_state_dict.h"    // get_model_state_dict, ...
+#include "tessera/state/set_state_dict.h"    // set_model_state_dict, ...
 #include "tessera/state/state.h"             // state_of, State
 #include "tessera/tensor/spread.h"           // local(shard)

@@ -58,16 +58,4 @@ void check_wanted(const Metadata& metadata, const WantedTensor& wanted) {
   });
 }
 
-std::string show_keys(const std::vector<std::string>& keys) {
-  constexpr size_t kMostShown = 10;
-  std::string out;
-  for (size_t i = 0; i < std::min(keys.size(), kMostShown); ++i) {
-    out += (i == 0 ? "'" : ", '") + keys[i] + "'";
-  }
-  if (keys.size() > kMostShown) {
-    out += str(" and ", keys.size() - kMostShown, " more");
-  }
-  return out;
-}
-
 }  // namespace tessera::checkpoint

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tessera/checkpoint/metadata.h"
+#include "tessera/state/key_report.h"
 
 namespace tessera::checkpoint {
 
@@ -17,10 +18,7 @@ struct WantedTensor {
   std::vector<Box> boxes = {};
 };
 
-struct KeyReport {
-  std::vector<std::string> missing = {};     // wanted, not stored
-  std::vector<std::string> unexpected = {};  // stored, not wanted
-};
+using tessera::KeyReport;
 
 /// Compares keys. Unexpected are only tensors below a name of `names` (the
 /// first steps of paths): what nobody asked for is no surprise.
@@ -31,8 +29,5 @@ struct KeyReport {
 /// Errors: CheckpointError for tensors that are stored as values or with
 ///         another size.
 void check_wanted(const Metadata& metadata, const WantedTensor& wanted);
-
-/// "a, b, c and 12 more".
-[[nodiscard]] std::string show_keys(const std::vector<std::string>& keys);
 
 }  // namespace tessera::checkpoint

@@ -13,7 +13,7 @@
 #include <memory>
 #include <string>
 
-#include "tessera/checkpoint/peers.h"
+#include "tessera/state/peers.h"
 #include "tessera/checkpoint/save_plan.h"
 #include "tessera/checkpoint/storage.h"
 #include "tessera/checkpoint/writer.h"

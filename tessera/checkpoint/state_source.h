@@ -5,7 +5,7 @@
 #include <map>
 #include <string>
 
-#include "tessera/checkpoint/peers.h"
+#include "tessera/state/peers.h"
 #include "tessera/checkpoint/reader.h"
 #include "tessera/checkpoint/save_plan.h"
 #include "tessera/checkpoint/writer.h"

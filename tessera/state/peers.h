@@ -1,4 +1,4 @@
-// The ranks that save or load one checkpoint together, and how they fail: all
+// The ranks that save, load or exchange state together, and how they fail: all
 // by the same error.
 #pragma once
 
@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-namespace tessera::checkpoint {
+namespace tessera {
 
 struct Peers {
   int rank = 0;
@@ -29,4 +29,4 @@ struct Peers {
     const Peers& peers, const std::string& what,
     const std::function<std::string()>& body);
 
-}  // namespace tessera::checkpoint
+}  // namespace tessera

@@ -1,10 +1,10 @@
-#include "tessera/checkpoint/peers.h"
+#include "tessera/state/peers.h"
 
 #include <exception>
 
 #include "tessera/base/error.h"
 
-namespace tessera::checkpoint {
+namespace tessera {
 namespace {
 
 // The first byte says what the rest is.
@@ -68,4 +68,4 @@ std::vector<std::string> all_or_none(const Peers& peers,
   return all;
 }
 
-}  // namespace tessera::checkpoint
+}  // namespace tessera

@@ -1,0 +1,28 @@
+// The ranks over which the state of a model is spread, and how they move it.
+#pragma once
+
+#include <c10/core/Device.h>
+#include <torch/nn/module.h>
+
+#include <memory>
+
+#include "tessera/comm/world.h"
+#include "tessera/state/peers.h"
+
+namespace tessera {
+
+class Communicator;
+
+struct StateGroup {
+  Peers peers = {};
+  std::shared_ptr<Communicator> communicator = nullptr;  // null: one rank
+  c10::Device device = c10::kCPU;  // where it moves tensors
+};
+
+/// The ranks of the model's shards or, without any, of `world`.
+/// Errors: InvalidArgument when this process is one of several ranks, and
+///         neither says which, and for shards over different ranks.
+[[nodiscard]] StateGroup state_group(torch::nn::Module& model,
+                                     const World& world);
+
+}  // namespace tessera
