@@ -9,6 +9,10 @@
 #include "tessera/comm/distributed.h"        // distributed::all_reduce, ...
 #include "tessera/comm/stores.h"             // hash_store, tcp_store, ...
 #include "tessera/comm/world.h"              // init_distributed, World
+#include "tessera/kernels/cross_entropy.h"   // linear_cross_entropy, ...
+#include "tessera/kernels/rms_norm.h"        // rms_norm, add_rms_norm
+#include "tessera/kernels/rope.h"            // rope
+#include "tessera/kernels/swiglu.h"          // swiglu
 #include "tessera/mesh/device_mesh.h"        // init_device_mesh, DeviceMesh
 #include "tessera/module/initializers.h"     // Initializable
 #include "tessera/module/on_meta.h"          // on_meta

@@ -79,6 +79,8 @@ int num_cast_arguments(std::string_view name) {
       {"aten::native_layer_norm", 1},
       {"aten::rms_norm", 1},
       {"aten::_fused_rms_norm", 1},
+      {"tessera::rms_norm", 1},
+      {"tessera::add_rms_norm", 2},
       {"aten::embedding_bag", 7},  // the last one: weights of the samples
       {"aten::group_norm", 1},
       {"aten::native_group_norm", 1},

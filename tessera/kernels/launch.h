@@ -1,0 +1,113 @@
+// The CUDA kernels as plain C++ sees them: pointers and sizes.
+//
+// No torch headers here, so that a .cu file compiles in seconds. Each struct is
+// one launch; `launch` puts it on a stream and returns at once, without waiting
+// and without allocating. Sums are taken in float32. Pointers need not be
+// aligned: those that are to 16 bytes take the fast path.
+#pragma once
+
+#include <cstdint>
+
+struct CUstream_st;
+
+namespace tessera::cuda {
+
+using Stream = CUstream_st*;
+
+enum class Element { float32, bfloat16, float16 };
+
+/// y = x / sqrt(mean(x^2) + eps) * weight for each of `rows` rows of `dim`
+/// elements. With a residual, sum = x + residual is normed instead of x.
+struct RmsNorm {
+  Element element;
+  int64_t rows;
+  int64_t dim;
+  float eps;
+  const void* x;
+  const void* residual;  // null: none
+  const void* weight;    // [dim]
+  void* sum;             // null without a residual
+  void* y;
+  float* rstd;  // [rows]: what the backward needs
+};
+void launch(const RmsNorm& call, Stream stream);
+
+/// The gradients. Each of `num_blocks` blocks sums its rows' part of the
+/// weight's gradient into a row of `partial`; a second kernel sums those: no
+/// atomics, so the same bits in every run.
+struct RmsNormBackward {
+  Element element;
+  int64_t rows;
+  int64_t dim;
+  int num_blocks;
+  const void* dy;
+  const void* dsum;  // gradient of the sum itself, added to dx; null: none
+  const void* x;     // what was normed
+  const void* weight;
+  const float* rstd;
+  void* dx;
+  float* partial;  // [num_blocks, dim]
+  void* dweight;   // [dim]
+};
+void launch(const RmsNormBackward& call, Stream stream);
+/// Rows longer than this do not fit a block's memory.
+inline constexpr int64_t kLongestNorm = 12 * 1024;
+
+/// Pairs (i, i + half) of rows of 2 * half elements, each turned by the angle
+/// of its position. Rows are contiguous and lie where the strides say.
+struct Rope {
+  enum class Turn { forward, back };
+  struct Strides {
+    int64_t batch, head, position;  // elements
+  };
+  Element element;
+  Element table;  // float32, or as `element`
+  Turn turn;
+  int64_t batch, heads, positions;
+  int half;
+  const void* x;
+  Strides from;
+  void* y;
+  Strides to;
+  const void* cos;  // [positions, 2 * half], contiguous
+  const void* sin;
+};
+void launch(const Rope& call, Stream stream);
+
+/// y = silu(gate) * up, element by element.
+struct Swiglu {
+  Element element;
+  int64_t numel;
+  const void* gate;
+  const void* up;
+  void* y;
+};
+void launch(const Swiglu& call, Stream stream);
+
+struct SwigluBackward {
+  Element element;
+  int64_t numel;
+  const void* dy;
+  const void* gate;
+  const void* up;
+  void* dgate;
+  void* dup;
+};
+void launch(const SwigluBackward& call, Stream stream);
+
+/// -log softmax(logits)[target] of each row, and the gradient of their sum.
+/// A target outside [0, vocab) that is not `ignored` gives NaN in both.
+struct CrossEntropy {
+  Element element;
+  int64_t rows;
+  int64_t vocab;
+  int64_t row_stride;  // of logits and gradient
+  int64_t ignored;     // targets that count nothing
+  const void* logits;
+  const int64_t* targets;
+  float* losses;   // [rows]
+  void* gradient;  // null: not wanted. May be `logits` itself
+};
+void launch(const CrossEntropy& call, Stream stream);
+
+}  // namespace tessera::cuda

@@ -1,0 +1,19 @@
+// The three parts of device_kernels. Each prints a line for each thing that it
+// looks at, and the first two return how many
+// were not as they should be.
+#pragma once
+
+namespace device_kernels {
+
+/// Forward and backward of every function, over odd sizes and all dtypes,
+/// against the same in double.
+int check_agreement();
+
+/// A forward and backward captured in a CUDA graph gives the bits of an eager
+/// one, and so does a second run.
+int check_graph();
+
+/// Times beside LibTorch's own operators.
+void measure_speed();
+
+}  // namespace device_kernels
