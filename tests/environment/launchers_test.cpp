@@ -42,6 +42,16 @@ Launch srun() {
   return launch;
 }
 
+Launch worker_of_ray() {
+  Launch launch;
+  launch.rank = 3;
+  launch.world_size = 4;
+  launch.local_rank = 1;
+  launch.master_addr = "10.0.0.5";
+  launch.master_port = 41234;
+  return launch;
+}
+
 TEST(FindJob, TakesOpenMpiOnOneMachineWithoutAnyOtherVariable) {
   const Job job = find_job(open_mpi());
   EXPECT_EQ(job.source, "Open MPI");
@@ -220,6 +230,33 @@ TEST(FindJob, RefusesToTakeAPodForAProcess) {
   launch.processes_per_pod = "8";
   launch.local_rank = 0;  // then they number processes
   EXPECT_EQ(find_job(launch).world_size, 2);
+}
+
+// Its workers find all but the name of a launcher.
+TEST(FindJob, TakesAWorkerOfRayTrainWhereverRayWasStarted) {
+  Launch launch = worker_of_ray();
+  EXPECT_EQ(find_job(launch).source, "RANK and WORLD_SIZE");
+  EXPECT_EQ(find_job(launch).rank, 3);
+  EXPECT_EQ(find_job(launch).local_rank, 1);
+  EXPECT_EQ(find_job(launch).master_addr, "10.0.0.5");
+  launch.completion_index = 1;  // in a pod of an indexed Job
+  EXPECT_EQ(find_job(launch).rank, 3);
+  launch.processes_per_pod = "8";  // of a training operator
+  EXPECT_EQ(find_job(launch).rank, 3);
+  launch.slurm = srun().slurm;  // in a step of Slurm
+  EXPECT_EQ(find_job(launch).source, "RANK and WORLD_SIZE");
+  EXPECT_EQ(find_job(launch).rank, 3);
+}
+
+TEST(FindJob, PutsTheVariablesOfALauncherBeforeTheIndexOfAPod) {
+  Launch launch = open_mpi();
+  launch.completion_index = 3;
+  EXPECT_EQ(find_job(launch).source, "Open MPI");
+  launch = worker_of_ray();
+  launch.completion_index = 0;
+  launch.run_id = "job";  // tessera run or torchrun in the pod
+  EXPECT_EQ(find_job(launch).source, "torchrun");
+  EXPECT_EQ(find_job(launch).rank, 3);
 }
 
 TEST(FirstHost, IsTheFirstOfAListAsSlurmWritesIt) {

@@ -99,9 +99,12 @@ class Setup(unittest.TestCase):
         self.assertEqual(asked[1:], [
             "pip -m pip install tensorboard",
             "apt-get install -y --no-install-recommends sentencepiece",
-            "apt-get install -y --no-install-recommends openmpi-bin"])
+            "apt-get install -y --no-install-recommends openmpi-bin",
+            "apt-get install -y --no-install-recommends zsh",
+            "apt-get install -y --no-install-recommends fish"])
         self.command("spm_encode", "#!/bin/bash\n")
-        self.command("mpirun.openmpi", "#!/bin/bash\n")
+        for name in ("mpirun.openmpi", "zsh", "fish"):
+            self.command(name, "#!/bin/bash\n")
         self.succeed("test")
         self.assertEqual(self.asked(), asked)
 

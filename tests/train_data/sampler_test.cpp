@@ -155,6 +155,18 @@ TEST(Sampler, GoesOnWhereItStoodAtAnotherWorldSize) {
   }
 }
 
+TEST(Sampler, UsesTheRestOfAnEpochOnceOnFewerAndOnMoreRanks) {
+  const SamplerOptions two{.num_windows = 40, .batch = 2, .world_size = 2};
+  const auto begun = run(two, 4);  // 16 of 40
+  for (const int64_t world_size : {1, 2, 4}) {
+    SamplerOptions rest = two;
+    rest.world_size = world_size;
+    auto windows = run(rest, 24 / (2 * world_size), 16);
+    windows.insert(windows.end(), begun.begin(), begun.end());
+    EXPECT_EQ(sorted(windows), up_to(40)) << world_size << " ranks";
+  }
+}
+
 TEST(Sampler, ItsPositionIsTwoPlainNumbers) {
   Sampler sampler({.num_windows = 10, .batch = 4, .rank = 1, .world_size = 2});
   EXPECT_EQ(sampler.position(), (SamplerPosition{0, 0}));
