@@ -15,21 +15,33 @@ set(CMAKE_INSTALL_RPATH
 find_package(Threads REQUIRED)
 
 add_library(tessera_flags INTERFACE)
+# GCC 12 sees overlapping copies in "text" + string wherever it inlines much (its
+# bug 105651).
+set(_tessera_false_warnings $<AND:$<CONFIG:Release,RelWithDebInfo>,$<CXX_COMPILER_ID:GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>>)
 target_compile_options(tessera_flags INTERFACE -fPIC -Wall -Wextra -Wpedantic
-  $<$<BOOL:${TESSERA_WERROR}>:-Werror>)
+  $<$<BOOL:${TESSERA_WERROR}>:-Werror>
+  $<${_tessera_false_warnings}:-Wno-restrict>)
 target_include_directories(tessera_flags INTERFACE "${PROJECT_SOURCE_DIR}")
 
-# All that includes torch headers shares this precompiled header. Its name in
-# angle brackets keeps the path of the clone out of it, so that ccache knows it
+# Files that include torch headers share a precompiled header: those of the
+# library and the program a small one, all others one with everything. Its name
+# in angle brackets keeps the path of the clone out of it, so that ccache knows it
 # again in another clone.
-add_library(tessera_pch OBJECT "${PROJECT_SOURCE_DIR}/cmake/pch.cpp")
-target_precompile_headers(tessera_pch PRIVATE <cmake/pch.h>)
-target_link_libraries(tessera_pch PRIVATE
-  tessera_flags tessera::torch Threads::Threads)
+function(_tessera_add_precompiled_header name header)
+  add_library(${name} OBJECT EXCLUDE_FROM_ALL "${PROJECT_SOURCE_DIR}/cmake/pch.cpp")
+  target_precompile_headers(${name} PRIVATE <${header}>)
+  target_link_libraries(${name} PRIVATE
+    tessera_flags tessera::torch Threads::Threads)
+endfunction()
+_tessera_add_precompiled_header(tessera_library_pch cmake/library_pch.h)
+_tessera_add_precompiled_header(tessera_pch cmake/pch.h)
 
+# tessera_use_torch(TARGET [PCH]): PCH is tessera_library_pch or tessera_pch.
 function(tessera_use_torch target)
+  set(pch ${ARGN} tessera_pch)
+  list(GET pch 0 pch)
   target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:tessera_flags>)
-  target_precompile_headers(${target} REUSE_FROM tessera_pch)
+  target_precompile_headers(${target} REUSE_FROM ${pch})
 endfunction()
 
 # The sources of the library in `result`: of each pair x_cuda.cpp and
@@ -72,7 +84,7 @@ function(tessera_add_library)
     $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
     $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
   target_link_libraries(tessera PUBLIC tessera::torch Threads::Threads)
-  tessera_use_torch(tessera)
+  tessera_use_torch(tessera tessera_library_pch)
   # Headers alone, in .cpp files alone: users of the library do not need it.
   find_package(nlohmann_json REQUIRED)
   target_link_libraries(tessera PRIVATE
@@ -81,11 +93,12 @@ function(tessera_add_library)
   _tessera_add_gloo()
 endfunction()
 
-# tessera_add_program(NAME SOURCES...): a program in bin/.
+# tessera_add_program(NAME [PCH name] SOURCES...): a program in bin/.
 function(tessera_add_program name)
-  add_executable(${name} ${ARGN})
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" PCH "")
+  add_executable(${name} ${arg_UNPARSED_ARGUMENTS})
   target_link_libraries(${name} PRIVATE tessera)
-  tessera_use_torch(${name})
+  tessera_use_torch(${name} ${arg_PCH})
 endfunction()
 
 # tessera_add_test(NAME SOURCES...): a GoogleTest binary; `torch_free` targets

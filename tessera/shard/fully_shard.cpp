@@ -15,6 +15,7 @@
 #include "tessera/shard/check_precision.h"
 #include "tessera/shard/context.h"
 #include "tessera/shard/find_units.h"
+#include "tessera/shard/found.h"
 #include "tessera/tensor/shard_tensor.h"
 
 namespace tessera {
@@ -22,51 +23,6 @@ namespace tessera {
 namespace {
 
 using Modules = std::vector<torch::nn::Module*>;
-
-/// What a call finds below its modules.
-struct Found {
-  std::vector<FoundParameter> own;   // to be sharded by this call
-  std::vector<FoundParameter> tied;  // full parameters of an earlier unit
-  std::vector<std::shared_ptr<Unit>> below;  // units made by earlier calls
-  std::vector<FoundParameter> managed;       // their shards, for their names
-};
-
-Found find(const Modules& modules, const FullyShardOptions& options) {
-  Found found;
-  for (FoundParameter& parameter : find_parameters(modules)) {
-    const auto ignored = std::any_of(
-        options.ignored_params.begin(), options.ignored_params.end(),
-        [&](const at::Tensor& t) { return t.is_same(parameter.tensor); });
-    if (ignored) continue;
-    if (auto unit = unit_of(parameter.tensor)) {
-      if (std::find(found.below.begin(), found.below.end(), unit) ==
-          found.below.end()) {
-        found.below.push_back(unit);
-      }
-      found.managed.push_back(std::move(parameter));
-    } else if (const auto* storage = gated_storage_of(parameter.tensor)) {
-      // A shard whose unit is gone stays as it is: no member held any of the
-      // unit's parameters (all were tied to others), so nothing can read it.
-      if (storage->owner()) found.tied.push_back(std::move(parameter));
-    } else {
-      found.own.push_back(std::move(parameter));
-    }
-  }
-  return found;
-}
-
-void check_not_sharded(const Modules& modules, const Found& found) {
-  for (const auto& unit : found.below) {
-    for (torch::nn::Module* module : modules) {
-      const auto& taken = unit->modules();
-      require<InvalidState>(
-          std::find(taken.begin(), taken.end(), module) == taken.end(), [&] {
-            return str("fully_shard: module '", unit->name(),
-                       "' was given to fully_shard before.");
-          });
-    }
-  }
-}
 
 // Communicators exist per mesh; streams per tree (the root's are kept).
 std::shared_ptr<const ShardLanes> make_lanes(const DeviceMesh& mesh) {
@@ -218,9 +174,8 @@ void shard(const Modules& modules, const FullyShardOptions& options,
   std::shared_ptr<Unit> unit;
   if (!found.own.empty()) {
     unit = std::make_shared<Unit>(
-        type_name(modules),
-        std::vector<const torch::nn::Module*>(modules.begin(), modules.end()),
-        options,
+        type_name(modules), Unit::ModuleIds(modules.begin(), modules.end()),
+        covered_by(modules, found), options,
         make_groups(std::move(found.own), options, strategy, context->lanes()));
   }
   // From here on nothing fails.

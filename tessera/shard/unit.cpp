@@ -41,13 +41,15 @@ class GradientHook final : public torch::autograd::PostAccumulateGradHook {
 
 }  // namespace
 
-Unit::Unit(std::string name, std::vector<const torch::nn::Module*> modules,
+Unit::Unit(std::string name, ModuleIds modules, ModuleIds covered,
            const FullyShardOptions& options,
            std::vector<std::unique_ptr<ParameterGroup>> groups)
     : name_(std::move(name)),
       modules_(std::move(modules)),
+      covered_(std::move(covered)),
       options_(options),
       groups_(std::move(groups)) {
+  std::sort(covered_.begin(), covered_.end());
   for (const auto& group : groups_) {
     arrived_.emplace_back(group->size(), false);
     reduced_gradients_.emplace_back(group->size(), false);
@@ -58,6 +60,10 @@ Unit::Unit(std::string name, std::vector<const torch::nn::Module*> modules,
 Unit::~Unit() {
   if (context_) context_->remove(*this);
   if (parent_) --parent_->num_below_;
+}
+
+bool Unit::covers(const torch::nn::Module* module) const {
+  return std::binary_search(covered_.begin(), covered_.end(), module);
 }
 
 void Unit::take_over() {
@@ -137,15 +143,7 @@ at::Tensor Unit::cast_input(const at::Tensor& input) {
       input.scalar_type() == dtype || gated_storage_of(input)) {
     return input;
   }
-  if (input.is_inference()) return input.to(dtype);
-  const bool with_grad = torch::GradMode::is_enabled();
-  if (cast_.source.lock().get() != input.unsafeGetTensorImpl() ||
-      cast_.version != input._version() || cast_.with_grad != with_grad) {
-    cast_ = {decltype(cast_.source)(input.getIntrusivePtr()),
-             static_cast<uint32_t>(input._version()), with_grad,
-             input.to(dtype)};
-  }
-  return cast_.result;
+  return cast_(input, dtype);
 }
 
 // Full parameters -------------------------------------------------------------
@@ -197,7 +195,7 @@ void Unit::start_gather(std::string_view phase, std::string_view op) {
 
 void Unit::reshard() {
   for (const auto& group : groups_) group->full_buffer().reshard();
-  cast_ = {};
+  cast_.forget();
 }
 
 bool Unit::kept_after_forward() const {

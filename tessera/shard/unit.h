@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "tessera/module/gated_storage.h"
+#include "tessera/shard/input_cast.h"
 #include "tessera/shard/options.h"
 #include "tessera/shard/parameter_group.h"
 
@@ -33,7 +34,9 @@ struct UnitCounts {
 class Unit final : public StorageOwner,
                    public std::enable_shared_from_this<Unit> {
  public:
-  Unit(std::string name, std::vector<const torch::nn::Module*> modules,
+  /// `covered` are the modules and all below them that no earlier unit has.
+  using ModuleIds = std::vector<const torch::nn::Module*>;
+  Unit(std::string name, ModuleIds modules, ModuleIds covered,
        const FullyShardOptions& options,
        std::vector<std::unique_ptr<ParameterGroup>> groups);
   ~Unit() override;
@@ -44,9 +47,9 @@ class Unit final : public StorageOwner,
   [[nodiscard]] const std::string& name() const { return name_; }
   void set_name(std::string name) { name_ = std::move(name); }
   /// The modules given to fully_shard, to be compared only: they may be gone.
-  [[nodiscard]] const std::vector<const torch::nn::Module*>& modules() const {
-    return modules_;
-  }
+  [[nodiscard]] const ModuleIds& modules() const { return modules_; }
+  /// Whether this unit took the parameters that `module` holds directly.
+  [[nodiscard]] bool covers(const torch::nn::Module* module) const;
   [[nodiscard]] const FullyShardOptions& options() const { return options_; }
   [[nodiscard]] const std::vector<std::unique_ptr<ParameterGroup>>& groups()
       const {
@@ -138,7 +141,8 @@ class Unit final : public StorageOwner,
                                 std::string_view op) const;
 
   std::string name_;
-  std::vector<const torch::nn::Module*> modules_;
+  ModuleIds modules_;
+  ModuleIds covered_;  // sorted
   FullyShardOptions options_;
   std::vector<std::unique_ptr<ParameterGroup>> groups_;
   std::shared_ptr<ShardContext> context_;
@@ -159,15 +163,7 @@ class Unit final : public StorageOwner,
   NodeTime last_read_;    // in a forward pass
   NodeTime last_of_old_;  // the last read of values that were written since
 
-  // The last input that was cast, so that q, k and v share one cast.
-  struct Cast {
-    c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> source{
-        c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>()};
-    uint32_t version = 0;
-    bool with_grad = false;
-    at::Tensor result;
-  };
-  Cast cast_;
+  InputCast cast_;
 };
 
 }  // namespace tessera
