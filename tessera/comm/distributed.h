@@ -29,6 +29,7 @@
 #include "tessera/comm/object_collectives.h"
 #include "tessera/comm/point_to_point.h"
 #include "tessera/comm/process_group.h"
+#include "tessera/comm/subgroups.h"
 #include "tessera/comm/work.h"
 
 namespace tessera::distributed {

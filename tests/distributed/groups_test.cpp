@@ -9,34 +9,12 @@
 #include "tessera/comm/communicator.h"
 #include "tessera/comm/distributed.h"
 #include "tessera/comm/world.h"
+#include "tests/distributed/group_checks.h"
 
 namespace tessera::distributed {
 namespace {
 
 using namespace std::chrono_literals;
-
-constexpr auto kTimeout = 20s;
-
-template <class E, class Body>
-std::string message_of(Body&& body) {
-  try {
-    body();
-  } catch (const E& error) {
-    return error.what();
-  }
-  ADD_FAILURE() << "no such error";
-  return "";
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
-int64_t sum_of_ranks(const ProcessGroup& group) {
-  auto tensor = torch::full({3}, group.rank() + 1);
-  all_reduce(tensor, group).wait();
-  return tensor[2].item<int64_t>();
-}
 
 TEST(Groups, HoldTheirRanksInAscendingOrder) {
   run_ranks(
@@ -263,6 +241,21 @@ TEST(Errors, ARankThatDoesNotComeFailsTheOthersWithATable) {
   });
   EXPECT_TRUE(contains(message, "all_reduce")) << message;
   EXPECT_TRUE(contains(message, "metrics")) << message;
+}
+
+TEST(Errors, AGroupThatOneRankAloneDestroysEndsInTime) {
+  const std::string message = message_of<CommError>([] {
+    run_ranks(
+        2,
+        [](const World& world) {
+          const auto group = new_group(world, {}, {.timeout = 2s});
+          if (world.rank() == 0) destroy_process_group(group);
+          world.barrier();
+        },
+        kTimeout);
+  });
+  EXPECT_TRUE(contains(message, "destroy_process_group")) << message;
+  EXPECT_TRUE(contains(message, "rank 1")) << message;
 }
 
 TEST(Errors, AMonitoredBarrierNamesWhoIsMissing) {
