@@ -41,6 +41,8 @@ void take(RendezvousSettings& settings, const std::string& entry) {
       equals == std::string::npos ? "" : entry.substr(equals + 1);
   if (key == "join_timeout" || key == "timeout") {
     settings.join_timeout = seconds(entry, value);
+  } else if (key == "last_call_timeout") {
+    settings.last_call = seconds(entry, value);
   } else if (key == "keep_alive_interval") {
     settings.keep_alive_interval = seconds(entry, value);
   } else if (key == "keep_alive_max_attempt") {
@@ -52,8 +54,8 @@ void take(RendezvousSettings& settings, const std::string& entry) {
     throw InvalidArgument(
         str("--rdzv-conf has no '", key,
             "' here; there are join_timeout "
-            "(or timeout), keep_alive_interval, keep_alive_max_attempt and "
-            "is_host"));
+            "(or timeout), last_call_timeout, keep_alive_interval, "
+            "keep_alive_max_attempt and is_host"));
   }
 }
 
@@ -71,6 +73,7 @@ RendezvousSettings parse_rendezvous_settings(const std::string& text) {
 void RendezvousSettings::apply_to(launch::NodeGroupOptions& group) const {
   constexpr int kUsualAttempts = 3;
   if (join_timeout) group.join_timeout = *join_timeout;
+  if (last_call) group.last_call = *last_call;
   if (keep_alive_interval) group.beat_interval = *keep_alive_interval;
   group.dead_after =
       group.beat_interval * keep_alive_max_attempt.value_or(kUsualAttempts);

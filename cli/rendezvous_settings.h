@@ -11,6 +11,7 @@ namespace tessera::cli {
 
 struct RendezvousSettings {
   std::optional<std::chrono::milliseconds> join_timeout = {};  // or timeout
+  std::optional<std::chrono::milliseconds> last_call = {};
   std::optional<std::chrono::milliseconds> keep_alive_interval = {};
   std::optional<int> keep_alive_max_attempt = {};
   std::optional<bool> is_host = {};  // holds the store

@@ -155,7 +155,9 @@ void add_rank_options(CLI::App& app, RunFlags& flags) {
 
 void add_node_options(CLI::App& app, RunFlags& flags) {
   OptionGroup(app, "Several machines (nodes); start the same on each")
-      .option_with_default("--nnodes", flags.num_nodes, "N", "How many nodes")
+      .option_with_default("--nnodes", flags.num_nodes, "N",
+                           "How many nodes; c10d: MIN:MAX for a job that may "
+                           "grow and shrink")
       .option_with_default("--rdzv-backend", flags.rendezvous_backend,
                            "static|c10d",
                            "static: each node is told its --node-rank; c10d: "
@@ -166,8 +168,9 @@ void add_node_options(CLI::App& app, RunFlags& flags) {
       .option("--rdzv-id", flags.rendezvous_id, "NAME",
               "Name of the job, the same on all nodes")
       .option("--rdzv-conf", flags.rendezvous_settings, "KEY=VALUE,...",
-              "join_timeout (600 s), keep_alive_interval (5 s), "
-              "keep_alive_max_attempt (3), is_host (0 or 1)")
+              "join_timeout (600 s), last_call_timeout (30 s), "
+              "keep_alive_interval (5 s), keep_alive_max_attempt (3), is_host "
+              "(0 or 1)")
       .option("--node-rank", flags.node_rank, "N", "This node, from 0")
       .option("--master-addr", flags.master_address, "HOST",
               "static: the address of node 0")

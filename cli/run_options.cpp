@@ -54,21 +54,22 @@ int ranks_per_node(const RunFlags& flags,
   return *number;
 }
 
-int num_nodes(const RunFlags& flags) {
+struct NodeRange {
+  int least = 1;
+  int most = 1;
+};
+
+NodeRange num_nodes(const RunFlags& flags) {
   const std::string& text = flags.num_nodes;
   const size_t colon = text.find(':');
   const std::optional<int> least = whole_number(text.substr(0, colon));
   const std::optional<int> most =
       colon == std::string::npos ? least : whole_number(text.substr(colon + 1));
   require(least && most && *least >= 1 && *least <= *most, [&] {
-    return str("--nnodes is '", text, "'; give the number of nodes, 1 or more");
+    return str("--nnodes is '", text,
+               "'; give the number of nodes, 1 or more, or MIN:MAX");
   });
-  require(*least == *most, [&] {
-    return str("--nnodes is ", text,
-               ": a job of Tessera has the same number of nodes from start to "
-               "end; give one number");
-  });
-  return *least;
+  return {*least, *most};
 }
 
 milliseconds duration(const std::string& option, double seconds) {
@@ -162,11 +163,17 @@ Endpoint endpoint_of_nodes(const RunFlags& flags, bool c10d) {
   return endpoint;
 }
 
-void place_on_nodes(const RunFlags& flags, int num_nodes, JobOptions& job) {
+void place_on_nodes(const RunFlags& flags, NodeRange range, JobOptions& job) {
   require(!flags.standalone, [&] {
-    return str("--standalone is for one node, but --nnodes is ", num_nodes);
+    return str("--standalone is for one node, but --nnodes is ",
+               flags.num_nodes);
   });
   const bool c10d = is_c10d(flags);
+  require(c10d || range.least == range.most, [&] {
+    return str("--nnodes is ", flags.num_nodes,
+               ", but with --rdzv-backend static the number of nodes is fixed; "
+               "give one number, or --rdzv-backend c10d");
+  });
   const auto settings = parse_rendezvous_settings(flags.rendezvous_settings);
   const Endpoint endpoint = endpoint_of_nodes(flags, c10d);
   launch::NodeLinkOptions nodes;
@@ -175,7 +182,8 @@ void place_on_nodes(const RunFlags& flags, int num_nodes, JobOptions& job) {
       duration("--monitor-interval", flags.monitor_interval_s);
   launch::NodeGroupOptions& group = nodes.group;
   group.job = job.run_id.value_or("none");
-  group.num_nodes = num_nodes;
+  group.num_nodes = range.most;
+  group.min_nodes = range.least;
   group.node_rank = flags.node_rank;
   group.ranks_per_node = job.num_ranks;
   group.max_restarts = job.max_restarts;
@@ -184,10 +192,10 @@ void place_on_nodes(const RunFlags& flags, int num_nodes, JobOptions& job) {
   const StoreRole role =
       c10d ? c10d_role(flags, settings, endpoint) : static_role(flags, group);
   require(!group.node_rank ||
-              (*group.node_rank >= 0 && *group.node_rank < num_nodes),
+              (*group.node_rank >= 0 && *group.node_rank < range.most),
           [&] {
             return str("--node-rank is ", *group.node_rank, "; expected 0 to ",
-                       num_nodes - 1, " as --nnodes is ", num_nodes);
+                       range.most - 1, " as --nnodes is ", flags.num_nodes);
           });
   nodes.open = tcp_node_store(endpoint, role);
   job.run_id = group.job;
@@ -215,8 +223,8 @@ JobOptions job_options(const RunFlags& flags, const WordsAfterDashes& command,
   job.ending_signals =
       launch::parse_signals("--signals-to-handle", flags.signals);
   if (flags.own_device) job.devices = launch::DeviceView::own;
-  const int nodes = num_nodes(flags);
-  if (nodes == 1) {
+  const NodeRange nodes = num_nodes(flags);
+  if (nodes.most == 1) {
     place_on_one_node(flags, job);
   } else {
     place_on_nodes(flags, nodes, job);

@@ -12,7 +12,7 @@ namespace tessera::cli {
 /// Text as given; empty where nothing was.
 struct RunFlags {
   std::string ranks_per_node = "";  // N, auto, cpu, gpu
-  std::string num_nodes = "1";      // N or N:N
+  std::string num_nodes = "1";      // N or MIN:MAX
   std::optional<int> node_rank = {};
   std::string master_address = "";
   std::optional<int> master_port = {};

@@ -80,13 +80,14 @@ class Job {
 
  private:
   JobPlace common_place();
-  std::optional<JobPlace> meet_nodes(int round);
+  std::optional<JobPlace> meet_nodes();
   void run_attempt(const JobPlace& place);
   void wait_for_events(int longest_ms);
   void on_signal(int signal);
   void on_node_event(const NodeEvent& event);
   void tell_nodes();
   [[nodiscard]] bool restarts() const;
+  void prepare_restart();
   int finish();
   void leave_nodes();
 
@@ -104,8 +105,9 @@ class Job {
   std::optional<NodePlace> joined_;
   std::optional<Outcome> outcome_;  // once all nodes agree on it
   bool told_nodes_ = false;
-  int interrupt_ = 0;  // while no rank runs
-  int num_restarts_ = 0;
+  int interrupt_ = 0;     // while no rank runs
+  int round_ = 0;         // of attempts
+  int num_restarts_ = 0;  // those that count
   bool last_words_cut_ = false;
 };
 
@@ -118,7 +120,7 @@ JobPlace Job::common_place() {
   place.master_port = port_ ? port_->number() : options_.master_port.value();
   place.launcher_hosts_store = nodes_ != nullptr;
   place.run_id = run_id_;
-  place.restart_count = num_restarts_;
+  place.restart_count = round_;
   place.max_restarts = options_.max_restarts;
   place.signals = signals_text(options_.ending_signals);
   place.devices = options_.devices;
@@ -133,10 +135,10 @@ JobPlace Job::common_place() {
 }
 
 // None when the nodes do not meet, or this launcher is told to end.
-std::optional<JobPlace> Job::meet_nodes(int round) {
+std::optional<JobPlace> Job::meet_nodes() {
   constexpr milliseconds kPatience = std::chrono::seconds(10);
   joined_.reset();
-  nodes_->join(round);
+  nodes_->join(round_, num_restarts_);
   auto complains_at = Clock::now() + kPatience;
   while (!joined_ && !outcome_ && interrupt_ == 0) {
     wait_for_events(1000);
@@ -147,9 +149,10 @@ std::optional<JobPlace> Job::meet_nodes(int round) {
     complains_at = Clock::time_point::max();
   }
   if (!joined_) return std::nullopt;
-  num_restarts_ = joined_->round;
+  round_ = joined_->round;
+  num_restarts_ = joined_->num_restarts;
   JobPlace place = common_place();
-  place.num_nodes = options_.nodes->group.num_nodes;
+  place.num_nodes = joined_->num_nodes;
   place.node_rank = joined_->node_rank;
   place.first_rank = joined_->first_rank;
   place.world_size = joined_->world_size;
@@ -240,7 +243,19 @@ bool Job::restarts() const {
   return interrupt_ == 0 && outcome_ && outcome_->may_restart() &&
          attempt_->supervisor().interrupt() == 0 &&
          attempt_->supervisor().num_running() == 0 &&
-         num_restarts_ < options_.max_restarts;
+         (!outcome_->restart_counts() || num_restarts_ < options_.max_restarts);
+}
+
+void Job::prepare_restart() {
+  ++round_;
+  if (outcome_->restart_counts()) {
+    ++num_restarts_;
+    relay_.say(str("restarting all ranks (restart ", num_restarts_, " of ",
+                   options_.max_restarts, ")."));
+  } else {
+    relay_.say(str(outcome_->text, ": restarting all ranks with it."));
+  }
+  outcome_.reset();
 }
 
 // The node that holds the store stays until the others can do without it; a
@@ -273,14 +288,11 @@ int Job::run() {
   }
   for (;;) {
     const std::optional<JobPlace> place =
-        nodes_ ? meet_nodes(num_restarts_) : common_place();
+        nodes_ ? meet_nodes() : common_place();
     if (!place) break;
     run_attempt(*place);
     if (!restarts()) break;
-    ++num_restarts_;
-    outcome_.reset();
-    relay_.say(str("restarting all ranks (restart ", num_restarts_, " of ",
-                   options_.max_restarts, ")."));
+    prepare_restart();
   }
   return finish();
 }

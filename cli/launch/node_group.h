@@ -1,13 +1,15 @@
 // How the launchers of a job of several nodes agree, by way of a store.
 //
 // The job is a row of rounds, one an attempt. In each round every node takes a
-// seat (its node rank), and the round goes from joining to running when all
-// seats are taken, and to its end at the first of
+// seat, and the round goes from joining to running when all seats are taken, or
+// enough of them and nobody else has come for `last_call`. Its members are then
+// written down, numbered in the order of their seats. It ends at the first of
 //
-//   all nodes are done          each has said so
+//   all members are done        each has said so
 //   one node says that it is    a rank failed there, or it was sent a signal;
 //   over                        the first word counts, for all nodes
-//   a node is lost              its beat has not been heard for dead_after
+//   a member is lost            its beat has not been heard for dead_after
+//   another node comes          where there is a seat for it
 //
 // Every node draws the same conclusion from the same word, so nothing more need
 // be said to start the next round: they meet again in it. A node that was lost
@@ -16,7 +18,8 @@
 // Keys, below the name of the job:
 //   round                the present round
 //   <k>/seat/<r>         how many have wanted node rank r in round k
-//   <k>/node/<r>         who has it: ranks, nodes, restarts, host name
+//   <k>/node/<r>         who has it, see node_entry.h
+//   <k>/members          seats of the nodes that run this round, once they do
 //   <k>/beat/<r>         counts up while the launcher lives
 //   <k>/done, <k>/over   the end
 //   <k>/left/<r>         does not need the store any more
@@ -27,35 +30,12 @@
 #include <string>
 #include <vector>
 
+#include "cli/launch/node_entry.h"
+#include "cli/launch/node_place.h"
 #include "cli/launch/node_store.h"
 #include "cli/launch/outcome.h"
 
 namespace tessera::launch {
-
-struct NodeGroupOptions {
-  std::string job = "none";  // the same for all launchers of a job
-  int num_nodes = 2;
-  std::optional<int> node_rank = {};  // the seat asked for; else any
-  int ranks_per_node = 1;             // of this node
-  int max_restarts = 0;
-  std::string host_name;  // of this node, for messages
-  std::chrono::milliseconds join_timeout = std::chrono::minutes(10);
-  std::chrono::milliseconds beat_interval = std::chrono::seconds(5);
-  std::chrono::milliseconds dead_after = std::chrono::seconds(15);
-};
-
-/// Where a node stands in a round whose seats are all taken.
-struct NodePlace {
-  int round = 0;
-  int node_rank = 0;
-  int first_rank = 0;  // of this node
-  int world_size = 0;
-};
-
-struct NodeEvent {
-  std::optional<NodePlace> joined = {};  // else the round has ended:
-  Outcome outcome = {};
-};
 
 class NodeGroup {
  public:
@@ -66,7 +46,8 @@ class NodeGroup {
       : store_(store), options_(options) {}
 
   /// Takes a seat in `round`, or in the present round if that is later.
-  void join(int round, Time now);
+  /// num_restarts: those that counted, as this node knows.
+  void join(int round, Time now, int num_restarts = 0);
   /// This node's ranks have all ended with 0.
   void say_done();
   /// The round ends by this, unless a node has said so before.
@@ -83,11 +64,7 @@ class NodeGroup {
  private:
   enum class Phase { no_seat, joining, running, ended };
   struct Seat {
-    std::string entry;  // empty: nobody has it
-    int num_ranks = 0;
-    int num_nodes = 0;
-    int max_restarts = 0;
-    std::string host_name;
+    std::optional<NodeEntry> entry = {};  // none: nobody has it
     std::string beat;
     Time heard = {};
   };
@@ -101,7 +78,14 @@ class NodeGroup {
   void hear_beats(Time now);
   void read_seats(Time now);
   [[nodiscard]] std::optional<Outcome> misfit() const;
+  [[nodiscard]] NodeEntry own_entry() const;
+  [[nodiscard]] bool is_complete(Time now);
+  [[nodiscard]] std::optional<NodeEvent> run_with(const std::string& members);
+  [[nodiscard]] std::optional<NodeEvent> come_late(const std::string& members,
+                                                   Time now);
+  [[nodiscard]] bool all_are_done();
   [[nodiscard]] std::optional<NodeEvent> poll_joining(Time now);
+  [[nodiscard]] std::optional<NodeEvent> poll_running(Time now);
   [[nodiscard]] std::optional<NodeEvent> poll_for_a_seat(Time now);
   [[nodiscard]] std::optional<NodeEvent> end_by_own_word(Outcome outcome);
   [[nodiscard]] NodePlace place() const;
@@ -112,8 +96,11 @@ class NodeGroup {
   Phase phase_ = Phase::ended;
   int round_ = 0;
   int seat_ = -1;
+  int num_restarts_ = 0;
   std::vector<Seat> seats_;
+  std::vector<int> members_;  // seats, once the round runs
   Time joined_since_ = {};
+  std::optional<Time> enough_since_ = {};
   Time last_beat_ = {};
   bool said_done_ = false;
 };

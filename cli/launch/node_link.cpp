@@ -174,9 +174,9 @@ bool NodeLink::has_left() const {
          Clock::now() - shared_->last_answer > longest;
 }
 
-void NodeLink::join(int round) {
+void NodeLink::join(int round, int num_restarts) {
   shared_->command(
-      [round](NodeGroup& group) { group.join(round, Clock::now()); });
+      [=](NodeGroup& group) { group.join(round, Clock::now(), num_restarts); });
 }
 
 void NodeLink::say_done() {

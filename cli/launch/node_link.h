@@ -30,7 +30,7 @@ class NodeLink {
   /// thread may hang in the network.
   ~NodeLink();
 
-  void join(int round);
+  void join(int round, int num_restarts);
   void say_done();
   void say_over(const Outcome& outcome);
 

@@ -16,7 +16,7 @@ Outcome outcome_of_line(const std::string& line) {
   int kind = -1;
   Outcome outcome;
   in >> kind >> outcome.exit_code >> outcome.signal;
-  require(in && kind >= 0 && kind <= static_cast<int>(Outcome::Kind::not_met),
+  require(in && kind >= 0 && kind <= static_cast<int>(Outcome::Kind::regrouped),
           [&] { return str("not an outcome of a job: '", line, "'"); });
   outcome.kind = static_cast<Outcome::Kind>(kind);
   in.get();

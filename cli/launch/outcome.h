@@ -12,6 +12,7 @@ struct Outcome {
     interrupted,  // a launcher was sent a signal
     node_lost,    // a launcher went away without a word
     not_met,      // the nodes did not all come, or do not fit together
+    regrouped,    // another node has come: all meet anew, with it
   };
   Kind kind = Kind::done;
   int exit_code = 0;  // of the rank that failed, or the launcher's own
@@ -20,8 +21,11 @@ struct Outcome {
 
   /// Another attempt may go better.
   [[nodiscard]] bool may_restart() const {
-    return kind == Kind::failed || kind == Kind::node_lost;
+    return kind == Kind::failed || kind == Kind::node_lost ||
+           kind == Kind::regrouped;
   }
+  /// ... which is one of --max-restarts.
+  [[nodiscard]] bool restart_counts() const { return kind != Kind::regrouped; }
 };
 
 /// One line, and back. Errors: InvalidArgument for a line of another program.

@@ -112,7 +112,9 @@ INSTANTIATE_TEST_SUITE_P(
             {"run", "-n", "gpu", "--", "true"}, 2, "shows no CUDA device"},
         BadCommand{{"run", "--nnodes", "1:4", "--", "true"},
                    2,
-                   "the same number of nodes from start to end"},
+                   "with --rdzv-backend static the number of nodes is fixed"},
+        BadCommand{
+            {"run", "--nnodes", "4:1", "--", "true"}, 2, "--nnodes is '4:1'"},
         BadCommand{
             {"run", "--nnodes", "0", "--", "true"}, 2, "--nnodes is '0'"},
         BadCommand{{"run", "--nnodes", "2", "--", "true"},

@@ -267,6 +267,108 @@ TEST_F(Nodes, TurnAwayOneTooMany) {
   EXPECT_NE(event->outcome.text.find("has all its 2 nodes"), std::string::npos);
 }
 
+NodeGroupOptions elastic(int least, int most) {
+  NodeGroupOptions options = options_of(2, most);
+  options.min_nodes = least;
+  options.last_call = 10s;
+  return options;
+}
+
+TEST_F(Nodes, OfAnElasticJobStartWhenEnoughAreHereAndNobodyElseComes) {
+  Node first(values, elastic(1, 3), true);
+  Node second(values, elastic(1, 3));
+  first->join(0, now);
+  EXPECT_FALSE(first->poll(now).has_value());
+  second->join(0, now += 9s);
+  EXPECT_FALSE(second->poll(now).has_value());
+  EXPECT_FALSE(first->poll(now).has_value());
+  const auto of_first = first->poll(now += 1s);
+  const auto of_second = second->poll(now);
+  ASSERT_TRUE(of_first && of_first->joined && of_second && of_second->joined);
+  EXPECT_EQ(of_first->joined->num_nodes, 2);
+  EXPECT_EQ(of_first->joined->world_size, 4);
+  EXPECT_EQ(of_second->joined->node_rank, 1);
+  EXPECT_EQ(of_second->joined->first_rank, 2);
+}
+
+TEST_F(Nodes, OfAnElasticJobStartAtOnceWhenAllAreHere) {
+  Node first(values, elastic(1, 2), true);
+  Node second(values, elastic(1, 2));
+  start(first, second);
+}
+
+TEST_F(Nodes, OfAnElasticJobMeetAnewWhenAnotherComes) {
+  Node first(values, elastic(1, 3), true);
+  first->join(0, now);
+  (void)first->poll(now);
+  ASSERT_TRUE(first->poll(now += 10s)->joined);
+  Node second(values, elastic(1, 3));
+  second->join(0, now);
+  EXPECT_FALSE(second->poll(now).has_value());
+  const auto event = first->poll(now);
+  ASSERT_TRUE(event.has_value());
+  EXPECT_EQ(event->outcome.kind, Kind::regrouped);
+  EXPECT_TRUE(event->outcome.may_restart());
+  EXPECT_FALSE(event->outcome.restart_counts());
+  first->join(1, now, 0);
+  (void)first->poll(now);
+  const auto place = first->poll(now += 10s)->joined;
+  ASSERT_TRUE(place.has_value());
+  EXPECT_EQ(place->num_nodes, 2);
+  EXPECT_EQ(place->round, 1);
+  EXPECT_EQ(second->poll(now)->joined->node_rank, 1);
+}
+
+TEST_F(Nodes, OfAnElasticJobGoOnWithoutALostOne) {
+  Node first(values, elastic(1, 2), true);
+  Node second(values, elastic(1, 2));
+  start(first, second);
+  std::optional<NodeEvent> event;
+  while (!event) event = first->poll(now += 500ms);
+  EXPECT_EQ(event->outcome.kind, Kind::node_lost);
+  first->join(1, now, 1);
+  EXPECT_FALSE(first->poll(now).has_value());
+  const auto alone = first->poll(now += 10s)->joined;
+  ASSERT_TRUE(alone.has_value());
+  EXPECT_EQ(alone->num_nodes, 1);
+  EXPECT_EQ(alone->world_size, 2);
+
+  // One that comes now learns how many restarts were used up.
+  Node third(values, elastic(1, 2));
+  third->join(0, now);
+  EXPECT_FALSE(third->poll(now).has_value());
+  EXPECT_EQ(first->poll(now)->outcome.kind, Kind::regrouped);
+  first->join(2, now, 1);
+  EXPECT_TRUE(first->poll(now)->joined);
+  EXPECT_EQ(third->poll(now)->joined->num_restarts, 1);
+}
+
+TEST_F(Nodes, OfAnElasticJobThatEndedTurnAwayWhoComesThen) {
+  Node first(values, elastic(1, 2), true);
+  first->join(0, now);
+  (void)first->poll(now);
+  ASSERT_TRUE(first->poll(now += 10s)->joined);
+  first->say_done();
+  Node second(values, elastic(1, 2));
+  second->join(0, now);
+  const auto event = second->poll(now);
+  ASSERT_TRUE(event.has_value());
+  EXPECT_NE(event->outcome.text.find("has ended before"), std::string::npos);
+  EXPECT_EQ(first->poll(now)->outcome.kind, Kind::done);
+}
+
+TEST_F(Nodes, WithOtherRangesAreRefused) {
+  Node first(values, elastic(1, 2), true);
+  Node second(values, options_of(2));
+  first->join(0, now);
+  second->join(0, now);
+  EXPECT_FALSE(first->poll(now).has_value());
+  const auto event = first->poll(now);
+  ASSERT_TRUE(event.has_value());
+  EXPECT_NE(event->outcome.text.find("--nnodes 1:2"), std::string::npos)
+      << event->outcome.text;
+}
+
 TEST_F(Nodes, LeaveTheStoreWhenTheOthersHaveLeftOrDied) {
   Node host(values, options_of(1, 3), true);
   Node second(values, options_of(1, 3));

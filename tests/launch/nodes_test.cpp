@@ -50,7 +50,7 @@ struct Nodes {
     const Words launcher = {TESSERA_PROGRAM,
                             "run",
                             "--nnodes",
-                            "2",
+                            num_nodes,
                             "-n",
                             std::to_string(num_ranks),
                             "--kill-after",
@@ -78,6 +78,7 @@ struct Nodes {
 
   Backend backend;
   std::string address = "127.0.0.1";
+  std::string num_nodes = "2";
   std::string settings = kSettings;
   int port = free_port();
   Words before = {};
@@ -208,6 +209,32 @@ TEST(RunNodes, TakeANewLauncherInPlaceOfOneThatWasKilled) {
   EXPECT_EQ(third.wait(), 0) << third.error();
   EXPECT_EQ(third.output(), "1\n");
   EXPECT_EQ(first.wait(), 0) << first.error();
+}
+
+// Ranks of an elastic job wait until there are as many as it ends with.
+TEST(RunNodes, OfAnElasticJobGrowAndShrinkWithTheLaunchersThatAreThere) {
+  Nodes nodes(Backend::c10d);
+  nodes.num_nodes = "1:2";
+  nodes.settings = str(kSettings, ",last_call_timeout=1");
+  const Words restarts = {"--max-restarts", "1"};
+  const std::string script =
+      "echo $TORCHELASTIC_RESTART_COUNT: $RANK of $WORLD_SIZE on "
+      "$GROUP_WORLD_SIZE; "
+      "[ $TORCHELASTIC_RESTART_COUNT = 2 ] || exec sleep 1000";
+  RunningProgram& first = nodes.start(0, 2, script, restarts);
+  EXPECT_EQ(sorted_lines(first.wait_for_lines(2)),
+            (Words{"0: 0 of 2 on 1", "0: 1 of 2 on 1"}));
+  RunningProgram& second = nodes.start(1, 1, script, restarts);
+  EXPECT_EQ(second.wait_for_lines(1), "1: 2 of 3 on 2\n");
+  (void)first.wait_for_lines(4);
+  second.send(SIGKILL);
+  EXPECT_EQ(second.wait(), 137);
+  EXPECT_EQ(first.wait(), 0) << first.error();
+  EXPECT_EQ(sorted_lines(first.output()),
+            (Words{"0: 0 of 2 on 1", "0: 1 of 2 on 1", "1: 0 of 3 on 2",
+                   "1: 1 of 3 on 2", "2: 0 of 2 on 1", "2: 1 of 2 on 1"}));
+  EXPECT_TRUE(contains(first.error(), "has come: restarting all ranks"))
+      << first.error();
 }
 
 TEST(RunNodes, SayWhichNodeNeverCame) {
