@@ -85,6 +85,25 @@ void take_places(const World& world, Check& check) {
           hosts.size() == 1 ? " machine: " : " machines: ", check.text);
 }
 
+// What started this rank, without the variables, which differ by rank.
+std::string launcher_name(const World& world) {
+  return world.launcher().substr(0, world.launcher().find(" ("));
+}
+
+void compare_launchers(const World& world, Check& check) {
+  const auto launchers =
+      group(world.exchange("doctor/launcher", launcher_name(world)));
+  check.text += str("; found by ", world.launcher());
+  if (launchers.size() == 1) return;
+  check.status = Status::warning;
+  for (const auto& [name, ranks] : launchers) {
+    check.remedy +=
+        str(check.remedy.empty() ? "" : ", ",
+            ranks.size() == 1 ? "rank " : "ranks ", join(ranks), " by ", name);
+  }
+  check.remedy += ": unset what is left over from another launcher.";
+}
+
 double gigabytes_a_second(const World& world, const at::Tensor& read_last,
                           const std::function<void()>& call) {
   call();  // the first opens connections
@@ -103,6 +122,7 @@ double gigabytes_a_second(const World& world, const at::Tensor& read_last,
 Check check_ranks(const World& world) {
   return run_check("ranks", kExitRanks, "", [&](Check& check) {
     take_places(world, check);
+    compare_launchers(world, check);
     const int64_t skew = clock_skew_ms(world);
     check.text += str("; clocks within ", skew, " ms");
     if (skew > kWorstSkewMs && check.status == Status::ok) {

@@ -158,8 +158,13 @@ class DataCommandsTest(unittest.TestCase):
         self.assertEqual(plan["micro_batches"], 8)
         self.assertEqual(plan["batch"], 4)
         self.assertEqual(plan["units"][1]["count"], 6)
-        self.fails(2, "train.toml:5: train.tokens_per_step is 65536; give a "
-                   "multiple", "plan", "train.toml", "--ranks", "3")
+        self.fails(14, "train.tokens_per_step is 65536, but train.batch 4 x "
+                   "model.seq 1024 x 3 ranks", "plan", "train.toml", "--ranks",
+                   "3")
+        self.fails(2, "did you mean 'train.steps'?", "plan", "train.toml",
+                   "--train.step=3")
+        self.fails(2, "tessera plan knows fully_shard", "plan", "train.toml",
+                   "--shard.strategy=replicate")
         self.fails(2, "command line: model.layers expects an integer", "plan",
                    "train.toml", "--model.layers=x")
         self.fails(2, "'none.toml' cannot be read", "plan", "none.toml")

@@ -6,6 +6,7 @@ import resource
 import socket
 import subprocess
 import sys
+import threading
 import unittest
 
 TESSERA = sys.argv[1]
@@ -62,7 +63,25 @@ class Doctor(unittest.TestCase):
         _, checks = checks_of(result)  # one object, of rank 0
         self.assertIn("torchrun", checks["launcher"]["text"])
         self.assertIn("rank 0 of 2", checks["launcher"]["text"])
+        self.assertIn("found by torchrun (RANK 0, WORLD_SIZE 2",
+                      checks["ranks"]["text"])
         self.assertEqual(checks["sharded step"]["status"], "ok")
+
+    def test_says_when_ranks_were_found_by_different_launchers(self):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = str(free.getsockname()[1])
+        common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        own = {"RANK": "0", "WORLD_SIZE": "2"}
+        mpi = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2",
+               "OMPI_COMM_WORLD_LOCAL_RANK": "1"}
+        other = threading.Thread(
+            target=run, args=("doctor", "--json"), kwargs=common | mpi)
+        other.start()
+        _, checks = checks_of(run("doctor", "--json", **common, **own))
+        other.join()
+        self.assertEqual(checks["ranks"]["status"], "warning")
+        self.assertIn("rank 1 by Open MPI", checks["ranks"]["remedy"])
 
     def check_failure(self, result, name, exit_code, part):
         self.assertEqual(result.returncode, exit_code, result.stdout)
