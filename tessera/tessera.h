@@ -16,6 +16,7 @@
 #include "tessera/mesh/device_mesh.h"        // init_device_mesh, DeviceMesh
 #include "tessera/module/initializers.h"     // Initializable
 #include "tessera/module/on_meta.h"          // on_meta
+#include "tessera/module/recompute.h"        // recompute(region, ...)
 #include "tessera/optim/adamw.h"             // AdamW, fused over flat ranges
 #include "tessera/optim/clip_grad_norm.h"    // clip_grad_norm_
 #include "tessera/optim/lr_schedule.h"       // learning-rate schedules

@@ -3,6 +3,7 @@
 #include "tessera/base/error.h"
 #include "tessera/shard/context.h"
 #include "tessera/shard/find_units.h"
+#include "tessera/shard/step_phase.h"
 
 namespace tessera {
 
@@ -13,7 +14,7 @@ CallScope::CallScope(torch::nn::Module& module) : units_(units_of(module)) {
 CallScope::~CallScope() {
   for (const auto& unit : units_) {
     --unit->calls_under_way;
-    if (unit->kept_after_forward() || ShardContext::in_backward()) continue;
+    if (unit->kept_after_forward() || in_backward()) continue;
     unit->reshard();
     unit->context()->forget(*unit);
   }

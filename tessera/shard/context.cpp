@@ -8,6 +8,8 @@
 #include <algorithm>
 
 #include "tessera/base/error.h"
+#include "tessera/module/recompute.h"
+#include "tessera/shard/step_phase.h"
 
 namespace tessera {
 
@@ -49,10 +51,6 @@ void ShardContext::absorb(ShardContext& other) {
   other.strays_.clear();
 }
 
-bool ShardContext::in_backward() {
-  return torch::autograd::get_current_graph_task_id() != -1;
-}
-
 // Operators -------------------------------------------------------------------
 
 void ShardContext::enter(Unit& unit, const OperatorUse& use) {
@@ -92,7 +90,8 @@ void ShardContext::touch_forward(Unit& unit, const OperatorUse& use) {
                    "the module's boundary: call it as call(module, inputs...) "
                    "instead of module->forward(inputs...).");
       });
-  if (torch::GradMode::is_enabled()) {
+  if (in_second_run()) check_before_backward(unit);
+  if (in_training()) {
     note_part(unit);
   } else if (unit.a_rank_owns_nothing()) {
     // In evaluation nothing else tells all ranks alike that a copy is stale.
@@ -126,21 +125,21 @@ void ShardContext::touch_forward(Unit& unit, const OperatorUse& use) {
     }
   }
   if (stack_.empty() || stack_.back() != &unit) stack_.push_back(&unit);
-  bring(unit, use, torch::GradMode::is_enabled() ? forward_ : evaluation_);
+  bring(unit, use,
+        in_second_run() ? backward_
+        : in_training() ? forward_
+                        : evaluation_);
+}
+
+// Of both kinds: by backward's own operators, and by the second run of a
+// recomputed region, which then gathers and frees as a forward does.
+void ShardContext::check_before_backward(const Unit& unit) {
+  ensure_backward();
+  require_unwritten(unit);
 }
 
 void ShardContext::touch_backward(Unit& unit, const OperatorUse& use) {
-  ensure_backward();
-  const auto node = torch::autograd::get_current_node();
-  const bool written =
-      unit.written_since_gather() || (node && unit.written_since(*node));
-  require<InvalidState>(!written, [&] {
-    return str("a parameter of unit '", unit.name(),
-               "' was written between the "
-               "forward pass and this backward pass (optimizer step, load, "
-               "in-place write): its gradients would mix old activations with "
-               "new weights. Run forward again.");
-  });
+  check_before_backward(unit);
   release_others(unit, use);
   if (!unit.gathered() && unit.pass.released) {
     // Needed again after its release: later from now on.

@@ -56,7 +56,6 @@ class ShardContext : public std::enable_shared_from_this<ShardContext> {
   void forget(Unit& unit);
 
   // Backward.
-  [[nodiscard]] static bool in_backward();
   void ensure_backward();
   /// A unit took part in the pass: it will be reduced.
   void note_part(Unit& unit);
@@ -69,6 +68,7 @@ class ShardContext : public std::enable_shared_from_this<ShardContext> {
 
   void touch_forward(Unit& unit, const OperatorUse& use);
   void touch_backward(Unit& unit, const OperatorUse& use);
+  void check_before_backward(const Unit& unit);
   void release_others(Unit& unit, const OperatorUse& use);
   void issue_reductions(Issue which);
   void finish_backward();

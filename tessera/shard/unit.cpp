@@ -11,6 +11,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/shard/context.h"
+#include "tessera/shard/step_phase.h"
 
 namespace tessera {
 
@@ -105,7 +106,7 @@ bool Unit::is_ancestor_of(const Unit& other) const {
 void Unit::before_read(const OperatorUse& use) { context_->enter(*this, use); }
 
 void Unit::after_read() noexcept {
-  if (!ShardContext::in_backward()) {
+  if (!backward_under_way()) {
     last_read_ = {at::RecordFunction::currentThreadId(),
                   at::sequence_number::peek()};
   }
@@ -139,7 +140,7 @@ bool Unit::casts_inputs() const {
 
 at::Tensor Unit::cast_input(const at::Tensor& input) {
   const auto dtype = *options_.mp_policy.param_dtype;
-  if (ShardContext::in_backward() || !input.is_floating_point() ||
+  if (in_backward() || !input.is_floating_point() ||
       input.scalar_type() == dtype || gated_storage_of(input)) {
     return input;
   }

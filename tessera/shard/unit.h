@@ -89,8 +89,7 @@ class Unit final : public StorageOwner,
   /// are, or will be, gathered now.
   [[nodiscard]] bool written_since(const torch::autograd::Node& node) const;
   [[nodiscard]] bool kept_after_forward() const;
-  // Calls of the module through `call` under way.
-  int calls_under_way = 0;
+  int calls_under_way = 0;  // through call(module, ...)
   [[nodiscard]] int64_t full_bytes() const;
 
   // Gradients.
