@@ -1,35 +1,19 @@
 #include "benchmarks/step_bench/options.h"
 
 #include <CLI/CLI.hpp>
+#include <map>
+#include <string>
+#include <vector>
 
 namespace step_bench {
 namespace {
 
-ModelConfig llama(int64_t dim, int64_t layers, int64_t heads, int64_t kv_heads,
-                  int64_t ffn, int64_t vocab, int64_t seq) {
-  return {.vocab = vocab,
-          .dim = dim,
-          .layers = layers,
-          .heads = heads,
-          .kv_heads = kv_heads,
-          .ffn = ffn,
-          .seq = seq,
-          .rope_base = 500000.0};
-}
-
-//                            dim layers heads kv    ffn   vocab   seq
-const std::array kPresets = {
-    Preset{"tiny", llama(256, 4, 4, 4, 688, 4096, 256), 4},
-    Preset{"124m", llama(768, 12, 12, 12, 2048, 32000, 1024), 8},
-    Preset{"350m", llama(1024, 24, 16, 16, 2816, 32000, 2048), 4},
-    Preset{"1b", llama(2048, 16, 32, 8, 8192, 32000, 4096), 2},
-    Preset{"3b", llama(3072, 28, 24, 8, 8192, 32000, 4096), 2},
-    Preset{"8b", llama(4096, 32, 32, 8, 14336, 128256, 4096), 1},
-};
+using tessera::train::ModelKernels;
+using tessera::train::RecomputePolicy;
 
 std::vector<std::string> preset_names() {
   std::vector<std::string> names;
-  for (const Preset& preset : kPresets) {
+  for (const auto& preset : tessera::train::model_presets()) {
     names.emplace_back(preset.name);
   }
   return names;
@@ -37,12 +21,13 @@ std::vector<std::string> preset_names() {
 
 /// Fills in what the preset decides and the command line left open.
 void apply_preset(Options& options, int64_t seq) {
-  for (const Preset& preset : kPresets) {
-    if (options.preset == preset.name) {
-      options.model = preset.model;
-      options.batch = options.batch > 0 ? options.batch : preset.batch;
-    }
-  }
+  const auto kernels = options.model.kernels;
+  const auto recompute = options.model.recompute;
+  const auto& preset = tessera::train::model_preset(options.preset);
+  options.model = preset.model;
+  options.model.kernels = kernels;
+  options.model.recompute = recompute;
+  options.batch = options.batch > 0 ? options.batch : preset.batch;
   options.model.seq = seq > 0 ? seq : options.model.seq;
 }
 
@@ -63,6 +48,17 @@ std::optional<Options> parse_options(int argc, char** argv) {
   app.add_option("--seq", seq, "tokens in a sequence; 0: the preset's");
   app.add_option("--accum", options.accum, "backwards a step")->check(positive);
   app.add_option("--peak-tflops", options.peak_tflops, "of one GPU, for MFU");
+  app.add_option("--kernels", options.model.kernels,
+                 "of norms, positions, SwiGLU and loss: plain or fused")
+      ->transform(CLI::CheckedTransformer(std::map<std::string, ModelKernels>{
+          {"plain", ModelKernels::plain}, {"fused", ModelKernels::fused}}));
+  app.add_option("--recompute", options.model.recompute,
+                 "in backward: none, selective or block")
+      ->transform(
+          CLI::CheckedTransformer(std::map<std::string, RecomputePolicy>{
+              {"none", RecomputePolicy::none},
+              {"selective", RecomputePolicy::selective},
+              {"block", RecomputePolicy::block}}));
   app.add_flag_callback(
       "--fp32", [&] { options.precision = Precision::float32; },
       "no mixed precision");

@@ -1,29 +1,21 @@
 // The models that are measured, and what the command line chooses.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
 
-#include "examples/train_text/model.h"
+#include "tessera/train/model_presets.h"
 
 namespace step_bench {
 
-using train_text::ModelConfig;
-
-/// Sizes are those of benchmarks/peer/fsdp2_bench.py.
-struct Preset {
-  const char* name;
-  ModelConfig model;
-  int64_t batch;
-};
+using tessera::train::ModelConfig;
 
 enum class Strategy { sharded, plain };
 enum class Precision { mixed_bfloat16, float32 };
 
 struct Options {
-  std::string preset = "tiny";
+  std::string preset = "tiny";  // those of benchmarks/peer/fsdp2_bench.py
   ModelConfig model;
   int64_t steps = 20;
   int64_t warmup = 5;

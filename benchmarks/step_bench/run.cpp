@@ -12,12 +12,13 @@
 #include <vector>
 
 #include "tessera/tessera.h"
+#include "tessera/train/build_model_meta.h"
 
 namespace step_bench {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using train_text::Llama;
+using tessera::train::LanguageModelPtr;
 
 constexpr int64_t kNumBatches = 64;
 
@@ -44,26 +45,27 @@ void synchronize(c10::Device device) {
 }
 
 /// The peer's weights: normal with deviation 0.02; norms are one already.
-void initialize(torch::nn::Module& module) {
-  if (auto* linear = module.as<torch::nn::Linear>()) {
-    torch::nn::init::normal_(linear->weight, 0, 0.02);
-  } else if (auto* embedding = module.as<torch::nn::Embedding>()) {
-    torch::nn::init::normal_(embedding->weight, 0, 0.02);
-  }
+void draw_weights(torch::nn::Module& model) {
+  const auto draw = [](torch::nn::Module& module, const std::string&) {
+    if (auto* linear = module.as<torch::nn::Linear>()) {
+      torch::nn::init::normal_(linear->weight, 0, 0.02);
+    } else if (auto* embedding = module.as<torch::nn::Embedding>()) {
+      torch::nn::init::normal_(embedding->weight, 0, 0.02);
+    }
+  };
+  tessera::materialize(model, {.init = draw});
 }
 
-Llama plain_model(const Options& options, c10::Device device) {
-  torch::manual_seed(0);
-  Llama model(options.model);
-  for (const auto& module : model->modules()) {
-    initialize(*module);
-  }
+LanguageModelPtr plain_model(const Options& options, c10::Device device) {
+  auto model = tessera::train::build_model_meta(options.model);
+  draw_weights(*model);
   model->to(device);
   return model;
 }
 
-Llama sharded_model(const Options& options, const tessera::DeviceMesh& mesh) {
-  auto model = tessera::on_meta([&] { return Llama(options.model); });
+LanguageModelPtr sharded_model(const Options& options,
+                               const tessera::DeviceMesh& mesh) {
+  auto model = tessera::train::build_model_meta(options.model);
   tessera::FullyShardOptions how{.mesh = mesh};
   if (options.precision == Precision::mixed_bfloat16) {
     how.mp_policy = {.param_dtype = torch::kBFloat16,
@@ -72,14 +74,9 @@ Llama sharded_model(const Options& options, const tessera::DeviceMesh& mesh) {
   if (!options.reshard) {
     how.reshard_after_forward = tessera::Reshard::never;
   }
-  for (const auto& layer : *model->layers) {
-    tessera::fully_shard(*layer, how);
-  }
+  for (auto* unit : model->units()) tessera::fully_shard(*unit, how);
   tessera::fully_shard(*model, how);
-  const auto init = [](torch::nn::Module& module, const std::string&) {
-    initialize(module);
-  };
-  tessera::materialize(*model, {.init = init});
+  draw_weights(*model);
   return model;
 }
 
@@ -149,11 +146,9 @@ class Bench {
   torch::Tensor forward(const torch::Tensor& rows) {
     const auto tokens = rows.to(device_, /*non_blocking=*/true);
     const auto seq = options_.model.seq;
-    const auto logits = model_(tokens.narrow(1, 0, seq));
-    return torch::nn::functional::cross_entropy(
-               logits.to(torch::kFloat).flatten(0, 1),
-               tokens.narrow(1, 1, seq).flatten()) /
-           options_.accum;
+    const auto targets = tokens.narrow(1, 1, seq);
+    return model_->sum_of_losses(tokens.narrow(1, 0, seq), targets) /
+           (targets.numel() * options_.accum);
   }
 
   void reset_peak() {
@@ -165,26 +160,12 @@ class Bench {
   const Options& options_;
   const c10::Device device_;
   const tessera::DeviceMesh mesh_;
-  Llama model_;
+  LanguageModelPtr model_;
   tessera::AdamW optimizer_;
   torch::Tensor data_;
   std::vector<double> times_, issue_times_;
   std::vector<torch::Tensor> losses_;
 };
-
-int64_t num_parameters(const ModelConfig& m) {
-  const int64_t kv = m.dim / m.heads * m.kv_heads;
-  const int64_t block =
-      2 * m.dim * m.dim + 2 * m.dim * kv + 3 * m.dim * m.ffn + 2 * m.dim;
-  return 2 * m.vocab * m.dim + m.layers * block + m.dim;
-}
-
-/// 6 for each parameter but the embedding, and causal attention; what is
-/// computed twice counts once.
-double flops_per_token(const ModelConfig& m) {
-  return 6.0 * (num_parameters(m) - m.vocab * m.dim) +
-         6.0 * m.layers * m.dim * m.seq;
-}
 
 nlohmann::ordered_json Bench::report() const {
   const ModelConfig& model = options_.model;
@@ -196,12 +177,12 @@ nlohmann::ordered_json Bench::report() const {
       {"gpu", nullptr},
       {"preset", options_.preset},
       {"world", mesh_.numel()},
-      {"params", num_parameters(model)},
+      {"params", tessera::train::num_parameters(model)},
       {"seq", model.seq},
       {"batch", options_.batch},
       {"accum", options_.accum},
       {"compile", false},
-      {"ac", false},
+      {"ac", model.recompute == tessera::train::RecomputePolicy::block},
       {"offload", false},
       {"reshard", options_.reshard},
       {"step_s", rounded(step, 5)},
@@ -219,8 +200,9 @@ nlohmann::ordered_json Bench::report() const {
         at::getDeviceAllocator(device_.type())->getDeviceStats(device_.index());
     constexpr double kGib = 1 << 30;
     out["gpu"] = device_.str();
-    out["mfu"] = rounded(
-        rate * flops_per_token(model) / (options_.peak_tflops * 1e12), 4);
+    out["mfu"] = rounded(rate * tessera::train::flops_per_token(model) /
+                             (options_.peak_tflops * 1e12),
+                         4);
     out["peak_alloc_gib"] = rounded(stats.allocated_bytes[0].peak / kGib, 3);
     out["peak_reserved_gib"] = rounded(stats.reserved_bytes[0].peak / kGib, 3);
   }

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <vector>
 
-#include "tessera/train/functions.h"
 #include "tessera/train/sum_over_ranks.h"
 
 namespace tessera::train {
@@ -41,8 +40,8 @@ Evaluation evaluate(LanguageModel& model, const TokenBatches& text,
     const int64_t first = start + mesh.world().rank() * options.batch;
     const auto windows = windows_at(first, options.batch, taken, stride, all);
     const Batch batch = text.batch(windows);
-    const auto logits = model.forward(batch.input.to(mesh.device()));
-    sums[0] += sum_of_token_losses(logits, batch.target.to(mesh.device()));
+    sums[0] += model.sum_of_losses(batch.input.to(mesh.device()),
+                                   batch.target.to(mesh.device()));
     sums[1] += batch.target.ne(kNoTarget).sum().to(mesh.device());
   }
   const auto total = sum_over_ranks(sums, mesh).cpu();

@@ -7,6 +7,8 @@
 #include <memory>
 #include <vector>
 
+#include "tessera/train/functions.h"
+
 namespace tessera::train {
 
 class LanguageModel : public torch::nn::Module {
@@ -14,6 +16,13 @@ class LanguageModel : public torch::nn::Module {
   /// tokens: [B, N], int64. Returns [B, N, V]: at each position the logits of
   /// the token that comes after it.
   [[nodiscard]] virtual at::Tensor forward(const at::Tensor& tokens) = 0;
+
+  /// The sum of token losses over all targets but kNoTarget; targets: [B, N]. A
+  /// model may have a way that never holds all logits.
+  [[nodiscard]] virtual at::Tensor sum_of_losses(const at::Tensor& tokens,
+                                                 const at::Tensor& targets) {
+    return sum_of_token_losses(forward(tokens), targets);
+  }
 
   /// The modules that are units of their own: embedding, blocks and head, in
   /// the order of the forward. What stands in none of them belongs to the root.

@@ -2,6 +2,12 @@
 
 #include <torch/torch.h>
 
+#include "tessera/kernels/cross_entropy.h"
+#include "tessera/kernels/rope.h"
+#include "tessera/kernels/swiglu.h"
+#include "tessera/module/free_until_backward.h"
+#include "tessera/module/recompute.h"
+
 namespace tessera::train {
 namespace {
 
@@ -11,24 +17,37 @@ torch::nn::Linear linear(int64_t in, int64_t out) {
 
 }  // namespace
 
-RMSNormImpl::RMSNormImpl(int64_t dim, double eps)
-    : weight(register_parameter("weight", torch::empty(dim))), eps_(eps) {
+RMSNormImpl::RMSNormImpl(const ModelConfig& c)
+    : weight(register_parameter("weight", torch::empty(c.dim))),
+      eps_(c.norm_eps),
+      kernels_(c.kernels) {
   RMSNormImpl::reset_parameters();
 }
 
 void RMSNormImpl::reset_parameters() { torch::nn::init::ones_(weight); }
 
-at::Tensor RMSNormImpl::forward(const at::Tensor& x) {
-  return rms_norm(x, weight, eps_);
+at::Tensor RMSNormImpl::norm(const at::Tensor& x) const {
+  return kernels_ == ModelKernels::fused ? tessera::rms_norm(x, weight, eps_)
+                                         : rms_norm(x, weight, eps_);
+}
+
+SumAndNorm RMSNormImpl::forward(const Stream& stream) {
+  if (!stream.branch.defined()) return {stream.residual, norm(stream.residual)};
+  if (kernels_ == ModelKernels::fused) {
+    return add_rms_norm(stream.branch, stream.residual, weight, eps_);
+  }
+  const auto sum = stream.residual + stream.branch;
+  return {sum, norm(sum)};
 }
 
 LlamaBlockImpl::LlamaBlockImpl(const ModelConfig& c)
-    : heads_(c.heads),
+    : kernels_(c.kernels),
+      recompute_(c.recompute),
+      heads_(c.heads),
       kv_heads_(c.kv_heads),
-      input_layernorm_(
-          register_module("input_layernorm", RMSNorm(c.dim, c.norm_eps))),
-      post_attention_layernorm_(register_module("post_attention_layernorm",
-                                                RMSNorm(c.dim, c.norm_eps))),
+      input_layernorm_(register_module("input_layernorm", RMSNorm(c))),
+      post_attention_layernorm_(
+          register_module("post_attention_layernorm", RMSNorm(c))),
       q_proj_(register_module("q_proj", linear(c.dim, c.dim))),
       k_proj_(register_module("k_proj",
                               linear(c.dim, c.dim / c.heads * c.kv_heads))),
@@ -39,24 +58,53 @@ LlamaBlockImpl::LlamaBlockImpl(const ModelConfig& c)
       up_proj_(register_module("up_proj", linear(c.dim, c.ffn))),
       down_proj_(register_module("down_proj", linear(c.ffn, c.dim))) {}
 
-at::Tensor LlamaBlockImpl::attend(const at::Tensor& x, const Rotary& rotary) {
-  const auto q = rotate(split_heads(q_proj_(x), heads_), rotary);
-  const auto k = rotate(split_heads(k_proj_(x), kv_heads_), rotary);
-  const auto v = split_heads(v_proj_(x), kv_heads_);
-  return o_proj_(join_heads(causal_attention(q, k, v)));
+at::Tensor LlamaBlockImpl::turn(const at::Tensor& x,
+                                const Rotary& rotary) const {
+  return kernels_ == ModelKernels::fused ? rope(x, rotary.cos, rotary.sin)
+                                         : rotate(x, rotary);
 }
 
-at::Tensor LlamaBlockImpl::feed_forward(const at::Tensor& x) {
-  return down_proj_(swiglu(gate_proj_(x), up_proj_(x)));
+void LlamaBlockImpl::drop_norm(const RMSNorm& norm_of, const SumAndNorm& x,
+                               const std::vector<at::Tensor>& users) const {
+  if (recompute_ != RecomputePolicy::selective) return;
+  free_until_backward(x.norm, users,
+                      [norm_of, sum = x.sum] { return norm_of->norm(sum); });
 }
 
-at::Tensor LlamaBlockImpl::forward(const at::Tensor& x, const Rotary& rotary) {
-  const auto h = x + attend(input_layernorm_(x), rotary);
-  return h + feed_forward(post_attention_layernorm_(h));
+at::Tensor LlamaBlockImpl::attend(const SumAndNorm& x, const Rotary& rotary) {
+  const auto q = q_proj_(x.norm);
+  const auto k = k_proj_(x.norm);
+  const auto v = v_proj_(x.norm);
+  drop_norm(input_layernorm_, x, {q, k, v});
+  return o_proj_(join_heads(causal_attention(
+      turn(split_heads(q, heads_), rotary),
+      turn(split_heads(k, kv_heads_), rotary), split_heads(v, kv_heads_))));
+}
+
+at::Tensor LlamaBlockImpl::feed_forward(const SumAndNorm& x) {
+  const auto gate = gate_proj_(x.norm);
+  const auto up = up_proj_(x.norm);
+  drop_norm(post_attention_layernorm_, x, {gate, up});
+  const auto multiply =
+      kernels_ == ModelKernels::fused ? &tessera::swiglu : &train::swiglu;
+  const auto inner = multiply(gate, up);
+  const auto out = down_proj_(inner);
+  if (recompute_ == RecomputePolicy::selective) {
+    free_until_backward(inner, {out}, [=] { return multiply(gate, up); });
+  }
+  return out;
+}
+
+Stream LlamaBlockImpl::forward(const Stream& stream, const Rotary& rotary) {
+  const auto x = input_layernorm_(stream);
+  const auto h = post_attention_layernorm_(Stream{x.sum, attend(x, rotary)});
+  return {h.sum, feed_forward(h)};
 }
 
 LlamaImpl::LlamaImpl(const ModelConfig& c)
-    : embed_tokens_(register_module("embed_tokens",
+    : kernels_(c.kernels),
+      recompute_(c.recompute),
+      embed_tokens_(register_module("embed_tokens",
                                     torch::nn::Embedding(c.vocab, c.dim))),
       layers_(register_module("layers", torch::nn::ModuleList())),
       norm_(nullptr),
@@ -64,24 +112,58 @@ LlamaImpl::LlamaImpl(const ModelConfig& c)
   for (int64_t i = 0; i < c.layers; ++i) {
     layers_->push_back(LlamaBlock(c));
   }
-  norm_ = register_module("norm", RMSNorm(c.dim, c.norm_eps));
+  norm_ = register_module("norm", RMSNorm(c));
   if (!c.tied) lm_head_ = register_module("lm_head", linear(c.dim, c.vocab));
   const Rotary rotary = make_rotary(c.seq, c.dim / c.heads, c.rope_base);
   rotary_.cos = register_buffer("cos", rotary.cos);
   rotary_.sin = register_buffer("sin", rotary.sin);
 }
 
-at::Tensor LlamaImpl::forward(const at::Tensor& tokens) {
-  auto x = embed_tokens_(tokens);
+Stream LlamaImpl::run(LlamaBlockImpl& block, const Stream& stream,
+                      const Rotary& rotary) {
+  if (recompute_ != RecomputePolicy::block)
+    return block.forward(stream, rotary);
+  // Added up before, so that one tensor is kept for a block and not two.
+  const auto x = stream.branch.defined() ? stream.residual + stream.branch
+                                         : stream.residual;
+  const auto results = recompute(
+      [&block, rotary](const TensorVector& in) -> TensorVector {
+        const Stream after = block.forward({in[0], {}}, rotary);
+        return {after.residual, after.branch};
+      },
+      {x}, {.random = RecomputeOptions::Random::none});
+  return {results[0], results[1]};
+}
+
+at::Tensor LlamaImpl::hidden(const at::Tensor& tokens) {
+  Stream stream{embed_tokens_(tokens), {}};
   const int64_t n = tokens.size(1);
-  const Rotary rotary{rotary_.cos.narrow(0, 0, n).to(x.dtype()),
-                      rotary_.sin.narrow(0, 0, n).to(x.dtype())};
-  for (const auto& layer : *layers_) {
-    x = layer->as<LlamaBlock>()->forward(x, rotary);
+  Rotary rotary{rotary_.cos.narrow(0, 0, n), rotary_.sin.narrow(0, 0, n)};
+  if (kernels_ == ModelKernels::plain) {
+    const auto dtype = stream.residual.scalar_type();
+    rotary = {rotary.cos.to(dtype), rotary.sin.to(dtype)};
   }
-  x = norm_(x);
-  return lm_head_ ? lm_head_(x)
-                  : torch::nn::functional::linear(x, embed_tokens_->weight);
+  for (const auto& layer : *layers_) {
+    stream = run(*layer->as<LlamaBlock>(), stream, rotary);
+  }
+  return norm_(stream).norm;
+}
+
+const at::Tensor& LlamaImpl::head() const {
+  return lm_head_ ? lm_head_->weight : embed_tokens_->weight;
+}
+
+at::Tensor LlamaImpl::forward(const at::Tensor& tokens) {
+  return torch::nn::functional::linear(hidden(tokens), head());
+}
+
+at::Tensor LlamaImpl::sum_of_losses(const at::Tensor& tokens,
+                                    const at::Tensor& targets) {
+  if (kernels_ == ModelKernels::plain) {
+    return LanguageModel::sum_of_losses(tokens, targets);
+  }
+  return linear_cross_entropy(hidden(tokens), head(), targets,
+                              {.ignore_index = kNoTarget});
 }
 
 std::vector<torch::nn::Module*> LlamaImpl::units() {

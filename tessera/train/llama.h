@@ -7,13 +7,15 @@
 //                                   post_attention_layernorm))
 //
 // Queries and keys are turned by their position. A tied head has no lm_head: it
-// multiplies by embed_tokens.weight.
+// multiplies by embed_tokens.weight. A block leaves the last add to the norm
+// that comes next, so that both are one kernel where ModelConfig says fused.
 #pragma once
 
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 
+#include "tessera/kernels/rms_norm.h"
 #include "tessera/module/initializers.h"
 #include "tessera/train/functions.h"
 #include "tessera/train/language_model.h"
@@ -21,28 +23,43 @@
 
 namespace tessera::train {
 
+/// The residual stream: the sum of both, still to be added. `branch` is
+/// undefined where nothing is to be added.
+struct Stream {
+  at::Tensor residual, branch;
+};
+
 class RMSNormImpl : public torch::nn::Module, public Initializable {
  public:
-  RMSNormImpl(int64_t dim, double eps);
+  explicit RMSNormImpl(const ModelConfig& config);
   void reset_parameters() override;
-  [[nodiscard]] at::Tensor forward(const at::Tensor& x);
+  /// The stream, added up, and its norm.
+  [[nodiscard]] SumAndNorm forward(const Stream& stream);
+  [[nodiscard]] at::Tensor norm(const at::Tensor& x) const;
 
   at::Tensor weight;
 
  private:
   double eps_;
+  ModelKernels kernels_;
 };
 TORCH_MODULE(RMSNorm);
 
 class LlamaBlockImpl : public torch::nn::Module {
  public:
   explicit LlamaBlockImpl(const ModelConfig& config);
-  [[nodiscard]] at::Tensor forward(const at::Tensor& x, const Rotary& rotary);
+  [[nodiscard]] Stream forward(const Stream& stream, const Rotary& rotary);
 
  private:
-  at::Tensor attend(const at::Tensor& x, const Rotary& rotary);
-  at::Tensor feed_forward(const at::Tensor& x);
+  at::Tensor turn(const at::Tensor& x, const Rotary& rotary) const;
+  at::Tensor attend(const SumAndNorm& x, const Rotary& rotary);
+  at::Tensor feed_forward(const SumAndNorm& x);
+  /// Where the policy says so, the norm is computed again in backward.
+  void drop_norm(const RMSNorm& norm_of, const SumAndNorm& x,
+                 const std::vector<at::Tensor>& users) const;
 
+  ModelKernels kernels_;
+  RecomputePolicy recompute_;
   int64_t heads_, kv_heads_;
   RMSNorm input_layernorm_, post_attention_layernorm_;
   torch::nn::Linear q_proj_, k_proj_, v_proj_, o_proj_;
@@ -54,9 +71,17 @@ class LlamaImpl : public LanguageModel {
  public:
   explicit LlamaImpl(const ModelConfig& config);
   [[nodiscard]] at::Tensor forward(const at::Tensor& tokens) override;
+  [[nodiscard]] at::Tensor sum_of_losses(const at::Tensor& tokens,
+                                         const at::Tensor& targets) override;
   [[nodiscard]] std::vector<torch::nn::Module*> units() override;
 
  private:
+  at::Tensor hidden(const at::Tensor& tokens);
+  Stream run(LlamaBlockImpl& block, const Stream& stream, const Rotary& rotary);
+  [[nodiscard]] const at::Tensor& head() const;
+
+  ModelKernels kernels_;
+  RecomputePolicy recompute_;
   torch::nn::Embedding embed_tokens_;
   torch::nn::ModuleList layers_;
   RMSNorm norm_;

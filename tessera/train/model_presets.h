@@ -18,6 +18,18 @@ namespace tessera::train {
 
 enum class Architecture { llama, gpt2 };
 
+/// Whose norms, rotary positions, SwiGLU and loss: LibTorch's operators, or the
+/// functions of tessera/kernels, which a GPU computes in one kernel each. GPT-2
+/// has none of these and computes alike.
+enum class ModelKernels { plain, fused };
+
+/// What of a block's activations backward computes again instead of keeping.
+enum class RecomputePolicy {
+  none,
+  selective,  // outputs of norms and SwiGLU: little time
+  block       // all but a block's input: a second forward
+};
+
 /// The defaults are a Llama-type model of bytes that a laptop trains.
 struct ModelConfig {
   Architecture architecture = Architecture::llama;
@@ -31,6 +43,8 @@ struct ModelConfig {
   double rope_base = 10000.0;  // llama
   double norm_eps = 1e-5;
   bool tied = false;  // the head multiplies by the embedding's own matrix
+  ModelKernels kernels = ModelKernels::plain;
+  RecomputePolicy recompute = RecomputePolicy::none;  // llama
 
   bool operator==(const ModelConfig&) const = default;
 };

@@ -29,6 +29,12 @@ void read_model(ConfigReader& reader, TrainConfig& config) {
   reader.get("model.rope_base", model.rope_base, {.above = 0});
   reader.get("model.norm_eps", model.norm_eps, {.above = 0});
   reader.get("model.tied", model.tied);
+  reader.get("model.kernels", model.kernels,
+             {{"plain", ModelKernels::plain}, {"fused", ModelKernels::fused}});
+  reader.get("model.recompute", model.recompute,
+             {{"none", RecomputePolicy::none},
+              {"selective", RecomputePolicy::selective},
+              {"block", RecomputePolicy::block}});
   reader.get("model.init_std", config.init_std, {.above = 0});
   validate(model);
 }

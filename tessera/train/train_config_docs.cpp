@@ -32,6 +32,11 @@ constexpr std::array kDocs = {
     KeyDoc{"model.rope_base", "of rotary positions (llama)"},
     KeyDoc{"model.norm_eps", "added inside each norm"},
     KeyDoc{"model.tied", "the head multiplies by the embedding's matrix"},
+    KeyDoc{"model.kernels",
+           "of norms, positions, SwiGLU and loss: plain (LibTorch's) or fused"},
+    KeyDoc{"model.recompute",
+           "in backward, to save memory: none, selective (norms and SwiGLU) or "
+           "block"},
     KeyDoc{"model.init_std", "deviation of the first weights"},
     KeyDoc{"train.steps", "updates of the weights"},
     KeyDoc{"train.batch", "sequences of one forward of one rank"},

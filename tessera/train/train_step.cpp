@@ -7,7 +7,6 @@
 
 #include "tessera/optim/clip_grad_norm.h"
 #include "tessera/shard/fully_shard.h"
-#include "tessera/train/functions.h"
 #include "tessera/train/sum_over_ranks.h"
 
 namespace tessera::train {
@@ -33,10 +32,8 @@ at::Tensor run_backwards(LanguageModel& model,
       set_requires_gradient_sync(
           model, i + 1 == micro_batches.size() ? Sync::on : Sync::off);
     }
-    // No name for the logits: they would live through the backward.
-    const auto loss =
-        sum_of_token_losses(model.forward(micro_batches[i].input.to(device)),
-                            micro_batches[i].target.to(device));
+    const auto loss = model.sum_of_losses(micro_batches[i].input.to(device),
+                                          micro_batches[i].target.to(device));
     (loss * scale.to(loss.dtype())).backward();
     sum += loss.detach();
   }

@@ -57,6 +57,15 @@ class StepBench(unittest.TestCase):
             self.assertAlmostEqual(line["loss_first"], 8.318 + 0.051, delta=0.23)
             self.assertNotEqual(line["loss_last"], line["loss_first"])
 
+    def test_trains_alike_with_fused_kernels_and_recompute(self):
+        plain = run()
+        for policy in "none", "selective", "block":
+            line = run("--kernels", "fused", "--recompute", policy)
+            self.assertEqual(line["ac"], policy == "block")
+            # Four decimals are printed; sums in another order move the last.
+            self.assertAlmostEqual(line["loss_last"], plain["loss_last"],
+                                   delta=2e-3)
+
     def test_refuses_an_unknown_preset(self):
         done = subprocess.run([STEP_BENCH, "--preset", "2t"],
                               capture_output=True, text=True, timeout=60)

@@ -12,6 +12,7 @@
 #include "tessera/comm/world.h"
 #include "tessera/shard/find_units.h"
 #include "tessera/shard/full_parameters.h"
+#include "tessera/tensor/spread.h"
 #include "tests/trainer/small_model.h"
 
 namespace tessera::train {
@@ -115,6 +116,55 @@ TEST(Models, FirstWeightsHaveTheDeviationsAskedFor) {
       const double want = residual ? 0.2 / std::sqrt(2.0 * config.layers) : 0.2;
       // At least 576 draws: the estimate is off by 3 % at one deviation.
       EXPECT_NEAR(value.std().item<double>() / want, 1, 0.12) << item.key();
+    }
+  }
+}
+
+/// Loss and gradients of one forward on a sharded Llama, over two ranks.
+std::vector<at::Tensor> loss_and_gradients(ModelKernels kernels,
+                                           RecomputePolicy recompute) {
+  std::vector<at::Tensor> results;
+  run_ranks(2, [&](const World& world) {
+    auto config = kSmallModels[0];
+    config.kernels = kernels;
+    config.recompute = recompute;
+    auto model = test::sharded(config, init_device_mesh(world));
+    auto batch = test::random_batch(config, 2, world.rank());
+    batch.target[0][3] = kNoTarget;
+    const auto loss = model->sum_of_losses(batch.input, batch.target);
+    loss.backward();
+    if (world.rank() != 0) return;
+    results = {loss.detach()};
+    for (const auto& parameter : model->parameters()) {
+      results.push_back(local(parameter.grad()).clone());
+    }
+  });
+  return results;
+}
+
+TEST(Llama, HasTheSameGradientsWithFusedKernels) {
+  const auto want =
+      loss_and_gradients(ModelKernels::plain, RecomputePolicy::none);
+  const auto got =
+      loss_and_gradients(ModelKernels::fused, RecomputePolicy::none);
+  ASSERT_EQ(got.size(), want.size());
+  ASSERT_EQ(got.size(), 2u * 9 + 4);
+  // Float sums in another order.
+  for (size_t i = 0; i < got.size(); ++i) {
+    EXPECT_TRUE(got[i].allclose(want[i], 1e-4, 1e-5)) << i;
+  }
+}
+
+TEST(Llama, HasTheSameBitsUnderAnyRecomputePolicy) {
+  for (const auto kernels : {ModelKernels::plain, ModelKernels::fused}) {
+    const auto want = loss_and_gradients(kernels, RecomputePolicy::none);
+    for (const auto policy :
+         {RecomputePolicy::selective, RecomputePolicy::block}) {
+      const auto got = loss_and_gradients(kernels, policy);
+      ASSERT_EQ(got.size(), want.size());
+      for (size_t i = 0; i < got.size(); ++i) {
+        EXPECT_TRUE(got[i].equal(want[i])) << i;
+      }
     }
   }
 }
