@@ -50,8 +50,8 @@ struct RmsNormBackward {
   void* dweight;   // [dim]
 };
 void launch(const RmsNormBackward& call, Stream stream);
-/// Rows longer than this do not fit a block's memory.
-inline constexpr int64_t kLongestNorm = 12 * 1024;
+/// Longer rows, in float, do not fit a block's 48 KiB beside its other sums.
+inline constexpr int64_t kLongestNorm = 12 * 1000;
 
 /// Pairs (i, i + half) of rows of 2 * half elements, each turned by the angle
 /// of its position. Rows are contiguous and lie where the strides say.
