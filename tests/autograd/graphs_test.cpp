@@ -231,7 +231,7 @@ TEST_F(Graphs, AParameterTiedBetweenAUnitAndTheRoot) {
   expect_agreement(make_tied, tied_loss, {.units = kUnits});
 }
 
-TEST_F(Graphs, AParameterTiedAcrossTwoUnits) {
+TEST_F(Graphs, AParameterTiedAcrossTwoUnits) {  // A28
   expect_agreement(make_tied, tied_loss, {.units = {"a", "b", "tied"}});
 }
 

@@ -196,7 +196,8 @@ TEST(Failures, ARankThatReturnsWhileAnotherWaitsForItIsNamed) {
   EXPECT_LT(Clock::now() - start, 20s);
 }
 
-TEST(Failures, UnlikeCollectivesNeverMixAndAreFoundBeforeTheTimeOut) {
+TEST(Failures,
+     UnlikeCollectivesNeverMixAndAreFoundBeforeTheTimeOut) {  // A48
   for (const int64_t numel_of_rank_1 : {8, 4}) {
     const auto start = Clock::now();
     const std::string message = message_of<CommError>([&] {

@@ -179,7 +179,7 @@ TEST(Processes, MeetAtTheStoreOfAnAgentAlsoAfterARestart) {
   }
 }
 
-TEST(Processes, ARankThatDiesIsNamedAtOnce) {
+TEST(Processes, ARankThatDiesIsNamedAtOnce) {  // A49
   const auto begin = Clock::now();
   auto workers = start("die", 3, free_port());
   EXPECT_EQ(workers[1].end(), 3);
@@ -195,7 +195,7 @@ TEST(Processes, ARankThatDiesIsNamedAtOnce) {
   EXPECT_LT(Clock::now() - begin, 40s);
 }
 
-TEST(Processes, ARankThatStaysAwayIsNamedAndEnded) {
+TEST(Processes, ARankThatStaysAwayIsNamedAndEnded) {  // A49
   // The time-out also counts while the processes start: not the short one.
   auto workers = start("stay_away", 2, free_port());
   EXPECT_EQ(workers[0].end(), 9) << workers[0].output();
