@@ -1,14 +1,13 @@
 // `tessera checkpoint`: looks at checkpoints and turns them into other files.
-#include <unistd.h>
-
 #include <CLI/CLI.hpp>
 #include <array>
 #include <iostream>
 #include <memory>
 
+#include "cli/checkpoint_files.h"
 #include "cli/command.h"
 #include "tessera/base/error.h"
-#include "tessera/checkpoint/convert.h"
+#include "tessera/checkpoint/reader.h"
 
 namespace tessera::cli {
 namespace {
@@ -19,28 +18,14 @@ constexpr const char* kFooter = R"(
 Examples:
   tessera checkpoint inspect ckpt/step-1000
   tessera checkpoint verify ckpt/step-1000
-  tessera checkpoint export ckpt/step-1000 weights     (safetensors)
+  tessera checkpoint convert ckpt/step-1000 all.pt     (for torch.load)
+  tessera checkpoint convert all.pt ckpt/step-0        (and back)
+  tessera checkpoint convert --from-prefix model ckpt/step-1000 w.safetensors
+  tessera checkpoint export run/checkpoints/step-1000 weights  (for transformers)
   tessera checkpoint import weights ckpt/step-0
   tessera checkpoint consolidate ckpt/step-1000 one-file
 Checkpoints are those of torch.distributed.checkpoint, ours and Python's. Nothing
 in them is executed.)";
-
-struct Flags {
-  std::string from;
-  std::string to;
-  std::string prefix = "model";
-  std::string format = "hf";
-};
-
-// A line that is written over, on a terminal; nothing elsewhere.
-Progress progress_bar() {
-  if (::isatty(STDERR_FILENO) == 0) return [](uint64_t, uint64_t) {};
-  return [](uint64_t done, uint64_t all) {
-    constexpr uint64_t kMegabyte = 1000 * 1000;
-    std::cerr << "\r" << done / kMegabyte << " of " << all / kMegabyte << " MB"
-              << (done == all ? "\n" : "") << std::flush;
-  };
-}
 
 std::string show(const std::vector<int64_t>& sizes) {
   std::string out = "[";
@@ -50,7 +35,7 @@ std::string show(const std::vector<int64_t>& sizes) {
   return out + "]";
 }
 
-int inspect(const Flags& flags) {
+int inspect(const FileFlags& flags) {
   const CheckpointReader reader(flags.from);
   uint64_t num_bytes = 0;
   for (const auto& [key, tensor] : reader.metadata().tensors) {
@@ -68,7 +53,7 @@ int inspect(const Flags& flags) {
   return 0;
 }
 
-int verify(const Flags& flags) {
+int verify(const FileFlags& flags) {
   const CheckpointReader reader(flags.from);
   const uint64_t num_bytes = reader.verify();
   std::cout << "'" << flags.from << "' is whole: " << num_bytes
@@ -76,72 +61,93 @@ int verify(const Flags& flags) {
   return 0;
 }
 
-ConvertOptions options_of(const Flags& flags) {
-  return {.prefix = flags.prefix, .progress = progress_bar()};
-}
-
-int export_to(const Flags& flags) {
-  require<InvalidArgument>(flags.format == "hf", [&] {
-    return "--format is '" + flags.format + "'; there is hf";
-  });
-  export_safetensors(CheckpointReader(flags.from), flags.to, options_of(flags));
-  return 0;
-}
-
-int import_from(const Flags& flags) {
-  import_safetensors(flags.from, flags.to, options_of(flags));
-  return 0;
-}
-
-int consolidate_to(const Flags& flags) {
-  consolidate(CheckpointReader(flags.from), flags.to, options_of(flags));
-  return 0;
-}
-
 struct Action {
   const char* name;
   const char* summary;
-  bool writes;
-  int (*run)(const Flags& flags);
+  void (*add_options)(CLI::App& sub, FileFlags& flags);
+  int (*run)(const FileFlags& flags);
 };
+
+void add_from(CLI::App& sub, FileFlags& flags) {
+  sub.add_option("from", flags.from, "The folder to read")->required();
+}
+
+void add_both(CLI::App& sub, FileFlags& flags) {
+  sub.add_option("from", flags.from, "The folder or file to read")->required();
+  sub.add_option("to", flags.to, "The folder or file to write")->required();
+}
+
+void add_convert(CLI::App& sub, FileFlags& flags) {
+  add_both(sub, flags);
+  sub.add_option("--form", flags.form,
+                 "What to write: dcp, torch or safetensors; auto: as the name "
+                 "of `to` says")
+      ->check(CLI::IsMember({"auto", "dcp", "torch", "safetensors"}))
+      ->capture_default_str();
+  sub.add_option("--from-prefix", flags.from_prefix,
+                 "Take only what is below this name, without it");
+  sub.add_option("--to-prefix", flags.to_prefix,
+                 "Put this name in front of all others");
+}
+
+void add_export(CLI::App& sub, FileFlags& flags) {
+  add_both(sub, flags);
+  sub.add_option("--format", flags.format,
+                 "hf: names and config.json of transformers, for Llama-type "
+                 "models; plain: the names that are there")
+      ->check(CLI::IsMember({"hf", "plain"}))
+      ->capture_default_str();
+  sub.add_option("--prefix", flags.model_prefix,
+                 "The part of a checkpoint that holds the model")
+      ->capture_default_str();
+  sub.add_option("--config", flags.config,
+                 "The run's config.toml; found in the folders above `from`");
+}
+
+void add_import(CLI::App& sub, FileFlags& flags) {
+  flags.format = "auto";
+  add_both(sub, flags);
+  sub.add_option("--format", flags.format,
+                 "hf: names of transformers; plain: the names that are there; "
+                 "auto: hf if there is a config.json of a Llama")
+      ->check(CLI::IsMember({"auto", "hf", "plain"}))
+      ->capture_default_str();
+  sub.add_option("--prefix", flags.model_prefix,
+                 "The part of the checkpoint that will hold the model")
+      ->capture_default_str();
+}
 
 constexpr std::array kActions = {
-    Action{"inspect", "List its tensors and values", false, inspect},
-    Action{"verify", "Compare every byte with its checksum", false, verify},
-    Action{"export", "Write its model as safetensors", true, export_to},
-    Action{"import", "Make one of a folder of safetensors", true, import_from},
-    Action{"consolidate", "Write it again with one file", true, consolidate_to},
+    Action{"inspect", "List its tensors and values", add_from, inspect},
+    Action{"verify", "Compare every byte with its checksum", add_from, verify},
+    Action{"convert", "Between dcp, torch.save files and safetensors",
+           add_convert, convert_files},
+    Action{"export", "Write its model for Hugging Face tools", add_export,
+           export_model},
+    Action{"import", "Make one of the weights of Hugging Face tools",
+           add_import, import_model},
+    Action{"consolidate", "Write it again with one file", add_both,
+           consolidate_files},
 };
-
-void add_options(CLI::App& sub, const Action& action, Flags& flags) {
-  sub.add_option("from", flags.from, "The folder to read")->required();
-  if (!action.writes) return;
-  sub.add_option("to", flags.to, "The folder to write")->required();
-  if (action.run == consolidate_to) return;
-  sub.add_option("--prefix", flags.prefix,
-                 "The part of the checkpoint that holds the model")
-      ->capture_default_str();
-  if (action.run == export_to) {
-    sub.add_option("--format", flags.format, "hf: as Hugging Face tools do")
-        ->capture_default_str();
-  }
-}
 
 }  // namespace
 
 std::function<int()> add_checkpoint_command(CLI::App& app,
                                             const WordsAfterDashes& words) {
-  const auto flags = std::make_shared<Flags>();
   app.footer(kFooter);
   app.require_subcommand(1);
+  std::vector<std::shared_ptr<FileFlags>> flags;
   for (const Action& action : kActions) {
-    add_options(*app.add_subcommand(action.name, action.summary), action,
-                *flags);
+    flags.push_back(std::make_shared<FileFlags>());
+    action.add_options(*app.add_subcommand(action.name, action.summary),
+                       *flags.back());
   }
   return [flags, words, &app] {
     refuse_words_after_dashes("checkpoint", words);
-    for (const Action& action : kActions) {
-      if (app.got_subcommand(action.name)) return action.run(*flags);
+    for (size_t i = 0; i < kActions.size(); ++i) {
+      if (app.got_subcommand(kActions[i].name)) {
+        return kActions[i].run(*flags[i]);
+      }
     }
     return 0;
   };

@@ -1,39 +1,37 @@
-// Checkpoints to safetensors folders and back, and into one file. Without
-// tensors: bytes go from file to file, one tensor in memory at a time.
+// From one form of files to another: checkpoints, files of torch.save, and
+// safetensors.
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <string>
 
-#include "tessera/checkpoint/reader.h"
+#include "tessera/checkpoint/contents.h"
 
 namespace tessera::checkpoint {
 
-/// Told the bytes done and those in all, now and then.
-using Progress = std::function<void(uint64_t done, uint64_t all)>;
-
 struct ConvertOptions {
-  // Of a checkpoint's keys, the part that is exported, or below which imported
-  // tensors stand; not part of their names in safetensors. "" for all.
-  std::string prefix = "model";
-  uint64_t most_file_bytes = uint64_t{5} * 1000 * 1000 * 1000;
-  Progress progress = [](uint64_t, uint64_t) {};
+  // Only what is below this name of the source, without the name. "" for all.
+  std::string from_prefix = "";
+  // What stands in front of all names in the result. "" for nothing.
+  std::string to_prefix = "";
+  uint64_t most_file_bytes = uint64_t{5} * 1000 * 1000 * 1000;  // safetensors
+  Progress progress = no_progress();
 };
 
-/// Writes the tensors below `prefix` to `folder`, as Hugging Face tools keep
-/// them. Errors: InvalidArgument when there are none; Unsupported for dtypes
-/// that the format lacks; CheckpointError.
-void export_safetensors(const CheckpointReader& reader,
-                        const std::string& folder,
-                        const ConvertOptions& options = {});
+/// The form that a path asks for: .safetensors, or .pt, .pth, .bin, .ckpt for a
+/// file of torch.save, or a checkpoint.
+[[nodiscard]] Form form_for(const std::string& path);
 
-/// Writes the tensors of a safetensors folder as a checkpoint.
-void import_safetensors(const std::string& folder, const std::string& path,
-                        const ConvertOptions& options = {});
+struct Converted {
+  size_t num_tensors = 0;
+  size_t num_values = 0;
+  size_t num_left_out = 0;  // values, for which safetensors has no place
+};
 
-/// Writes a checkpoint with all items in one file, each tensor in one piece.
-void consolidate(const CheckpointReader& reader, const std::string& path,
-                 const ConvertOptions& options = {});
+/// Writes what lies at `from` to `to`, in that form: of safetensors one file if
+/// `to` ends so, else a folder.
+/// Errors: those of contents.h and of the forms.
+Converted convert(const std::string& from, const std::string& to, Form form,
+                  const ConvertOptions& options = {});
 
 }  // namespace tessera::checkpoint

@@ -13,16 +13,16 @@ using Kind = PickleNode::Kind;
 
 constexpr uint64_t kMostPickle = uint64_t{1} << 30;
 constexpr std::string_view kStoragePrefix = "torch ";
+constexpr std::string_view kTensor = "torch._utils _rebuild_tensor_v2";
+constexpr std::string_view kNewTensor = "torch._utils _rebuild_tensor_v3";
 
 class TensorReader {
  public:
   explicit TensorReader(const FileSlice& slice) : slice_(slice) {}
 
-  ItemTensor run(const std::vector<ZipRecord>& records) {
-    const ZipRecord& program = record(records, "data.pkl");
-    const Pickle pickle =
-        read_pickle(read_record(slice_, program, kMostPickle), slice_.name());
-    read_tensor(pickle.root());
+  ItemTensor run(const std::vector<ZipRecord>& records,
+                 const PickleNode& node) {
+    read_tensor(node);
     const ZipRecord& data = record(records, "data/" + storage_key_);
     if (data.num_bytes != storage_bytes_) {
       refuse(str("its data has ", data.num_bytes, " bytes; expected ",
@@ -71,8 +71,8 @@ class TensorReader {
     const PickleNode* callable =
         root.kind == Kind::call ? root.children[0] : &root;
     const std::string name = global_name(*callable);
-    const bool v2 = name == "torch._utils _rebuild_tensor_v2";
-    const bool v3 = name == "torch._utils _rebuild_tensor_v3";
+    const bool v2 = name == kTensor;
+    const bool v3 = name == kNewTensor;
     if (root.kind != Kind::call || (!v2 && !v3)) {
       refuse(
           str("it holds '", name, "', which is no tensor that is read here"));
@@ -179,6 +179,8 @@ class TensorReader {
   uint64_t storage_bytes_ = 0;
 };
 
+}  // namespace
+
 void check_byte_order(const FileSlice& slice,
                       const std::vector<ZipRecord>& records) {
   const ZipRecord* record = find_record(records, "byteorder");
@@ -189,8 +191,6 @@ void check_byte_order(const FileSlice& slice,
                "'; only little is read.");
   });
 }
-
-}  // namespace
 
 std::vector<int64_t> row_major_strides(const std::vector<int64_t>& sizes) {
   std::vector<int64_t> strides(sizes.size(), 1);
@@ -208,12 +208,13 @@ bool ItemTensor::is_contiguous() const {
   return true;
 }
 
-std::string tensor_pickle(Dtype dtype, const std::vector<int64_t>& sizes) {
+void write_tensor(PickleWriter& out, Dtype dtype,
+                  const std::vector<int64_t>& sizes,
+                  const std::string& record) {
   const DtypeRow& row = row_of(dtype);
   const bool legacy = !row.storage_class.empty();
   const uint64_t bytes = num_bytes_of(dtype, sizes).value();
   const uint64_t count = legacy ? bytes / row.num_bytes : bytes;
-  PickleWriter out;
   out.global("torch._utils",
              legacy ? "_rebuild_tensor_v2" : "_rebuild_tensor_v3");
   out.mark().mark().text("storage");
@@ -222,7 +223,7 @@ std::string tensor_pickle(Dtype dtype, const std::vector<int64_t>& sizes) {
   } else {
     out.global("torch.storage", "UntypedStorage");
   }
-  out.text("0").text("cpu").integer(static_cast<int64_t>(count));
+  out.text(record).text("cpu").integer(static_cast<int64_t>(count));
   out.tuple().persistent_id().integer(0).mark();
   for (const int64_t size : sizes) out.integer(size);
   out.tuple().mark();
@@ -231,13 +232,35 @@ std::string tensor_pickle(Dtype dtype, const std::vector<int64_t>& sizes) {
   out.global("collections", "OrderedDict").empty_tuple().reduce();
   if (!legacy) out.global("torch", row.name);
   out.tuple().reduce();
+}
+
+std::string tensor_pickle(Dtype dtype, const std::vector<int64_t>& sizes) {
+  PickleWriter out;
+  write_tensor(out, dtype, sizes, "0");
   return out.finish();
 }
 
 ItemTensor read_tensor_item(const FileSlice& slice) {
   const std::vector<ZipRecord> records = read_zip_directory(slice);
   check_byte_order(slice, records);
-  return TensorReader(slice).run(records);
+  const ZipRecord& program = TensorReader(slice).record(records, "data.pkl");
+  const Pickle pickle =
+      read_pickle(read_record(slice, program, kMostPickle), slice.name());
+  return read_tensor_node(slice, records, pickle.root());
+}
+
+bool is_tensor_node(const PickleNode& node) {
+  if (node.kind != Kind::call || node.children[0]->kind != Kind::global) {
+    return false;
+  }
+  const std::string& name = node.children[0]->text;
+  return name == kTensor || name == kNewTensor;
+}
+
+ItemTensor read_tensor_node(const FileSlice& slice,
+                            const std::vector<ZipRecord>& records,
+                            const PickleNode& node) {
+  return TensorReader(slice).run(records, node);
 }
 
 Value read_value_item(const FileSlice& slice, OnUnknown on_unknown) {

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "tessera/base/dtype.h"
+#include "tessera/checkpoint/pickle.h"
 #include "tessera/checkpoint/zip_reader.h"
 #include "tessera/state/value.h"
 
@@ -22,7 +24,7 @@ struct ItemTensor {
   bool negative = false;    // values are the negatives of the bytes
   uint64_t data_begin = 0;  // in the slice
   uint64_t data_bytes = 0;
-  uint32_t data_crc = 0;
+  std::optional<uint32_t> data_crc = {};
 
   /// Row-major without gaps: ranges of elements are ranges of bytes.
   [[nodiscard]] bool is_contiguous() const;
@@ -32,6 +34,11 @@ struct ItemTensor {
 [[nodiscard]] std::vector<int64_t> row_major_strides(
     const std::vector<int64_t>& sizes);
 
+/// Puts a contiguous tensor on the stack of the program that `out` writes; its
+/// bytes are in the record data/`record`.
+void write_tensor(PickleWriter& out, Dtype dtype,
+                  const std::vector<int64_t>& sizes, const std::string& record);
+
 /// data.pkl of a contiguous tensor.
 [[nodiscard]] std::string tensor_pickle(Dtype dtype,
                                         const std::vector<int64_t>& sizes);
@@ -39,6 +46,19 @@ struct ItemTensor {
 /// Reads what stands around a tensor's bytes, and checks it against the slice.
 /// Errors: CheckpointError; Unsupported for another byte order than ours.
 [[nodiscard]] ItemTensor read_tensor_item(const FileSlice& slice);
+
+/// Whether a node of a pickle is a tensor.
+[[nodiscard]] bool is_tensor_node(const PickleNode& node);
+
+/// The tensor that a node describes, and where its bytes are. Checked against
+/// the slice. Errors: CheckpointError.
+[[nodiscard]] ItemTensor read_tensor_node(const FileSlice& slice,
+                                          const std::vector<ZipRecord>& records,
+                                          const PickleNode& node);
+
+/// Errors: Unsupported for another byte order than ours.
+void check_byte_order(const FileSlice& slice,
+                      const std::vector<ZipRecord>& records);
 
 enum class OnUnknown {
   refuse,  // CheckpointError that names what is unknown

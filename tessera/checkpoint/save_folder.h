@@ -13,10 +13,10 @@
 #include <memory>
 #include <string>
 
-#include "tessera/state/peers.h"
 #include "tessera/checkpoint/save_plan.h"
 #include "tessera/checkpoint/storage.h"
 #include "tessera/checkpoint/writer.h"
+#include "tessera/state/peers.h"
 
 namespace tessera::checkpoint {
 

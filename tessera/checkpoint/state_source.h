@@ -5,11 +5,11 @@
 #include <map>
 #include <string>
 
-#include "tessera/state/peers.h"
 #include "tessera/checkpoint/reader.h"
 #include "tessera/checkpoint/save_plan.h"
 #include "tessera/checkpoint/writer.h"
 #include "tessera/comm/world.h"
+#include "tessera/state/peers.h"
 #include "tessera/state/state.h"
 
 namespace tessera::checkpoint {

@@ -155,6 +155,32 @@ std::string base_name(const std::string& path) {
       .string();
 }
 
+bool is_folder(const std::string& path) {
+  std::error_code ignored;
+  return fs::is_directory(path, ignored);
+}
+
+void replace_by(Storage& storage, const std::string& path,
+                const std::function<void(WritableFile&)>& write) {
+  const std::string temporary = path + ".part";
+  storage.remove_all(temporary);
+  try {
+    const auto file = storage.create(temporary);
+    write(*file);
+    file->sync();
+    if (storage.exists(path)) {
+      storage.exchange_folders(temporary, path);
+      storage.remove_all(temporary);
+    } else {
+      storage.rename_folder(temporary, path);
+    }
+  } catch (...) {
+    storage.remove_all(temporary);
+    throw;
+  }
+  storage.sync_folder(parent_path(path));
+}
+
 std::string read_all(const ReadableFile& file, uint64_t most) {
   const uint64_t size = file.size();
   require<CheckpointError>(size <= most, [&] {

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -81,6 +82,13 @@ class Storage {
 [[nodiscard]] std::string parent_path(const std::string& path);
 /// The last component.
 [[nodiscard]] std::string base_name(const std::string& path);
+
+[[nodiscard]] bool is_folder(const std::string& path);
+
+/// Writes a file by `write` under a temporary name, syncs, and puts it in the
+/// place of `path`. An error leaves what was there, and no temporary file.
+void replace_by(Storage& storage, const std::string& path,
+                const std::function<void(WritableFile&)>& write);
 
 [[nodiscard]] std::string read_all(const ReadableFile& file, uint64_t most);
 void write_all(Storage& storage, const std::string& path,

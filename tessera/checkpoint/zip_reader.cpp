@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <cstring>
+#include <set>
 
 #include "tessera/base/error.h"
 #include "tessera/checkpoint/crc32.h"
@@ -219,6 +220,7 @@ class DirectoryReader {
   std::vector<ZipRecord> without_folder(
       const std::vector<DirectoryEntry>& entries) const {
     std::vector<ZipRecord> records;
+    std::set<std::string> names;
     std::string folder;
     for (const DirectoryEntry& entry : entries) {
       const size_t slash = entry.full_name.find('/');
@@ -230,73 +232,27 @@ class DirectoryReader {
       folder = top;
       ZipRecord record = entry.record;
       record.name = entry.full_name.substr(slash + 1);
-      if (find_record(records, record.name) != nullptr) {
+      if (!names.insert(record.name).second) {
         refuse(str("record '", record.name, "' is there twice"));
       }
       records.push_back(std::move(record));
     }
+    forget_missing_checksums(records);
     return records;
+  }
+
+  // torch.serialization.set_crc32_options(False) leaves them out.
+  static void forget_missing_checksums(std::vector<ZipRecord>& records) {
+    const bool none = std::ranges::all_of(
+        records, [](const ZipRecord& record) { return record.crc == 0U; });
+    if (!none) return;
+    for (ZipRecord& record : records) record.crc.reset();
   }
 
   const FileSlice& slice_;
 };
 
 }  // namespace
-
-FileSlice::FileSlice(const ReadableFile& file, uint64_t offset, uint64_t length)
-    : file_(file), offset_(offset), length_(length) {
-  const uint64_t size = file.size();
-  require<CheckpointError>(offset <= size && length <= size - offset, [&] {
-    return str("'", file.path(), "' has ", size, " bytes, but an item lies at ",
-               offset, " with ", length,
-               ": the file is cut, or not the one "
-               "that belongs here.");
-  });
-}
-
-std::string FileSlice::name() const {
-  return str("item at byte ", offset_, " of '", file_.path(), "'");
-}
-
-void FileSlice::read(uint64_t position, std::span<std::byte> into) const {
-  require<CheckpointError>(
-      position <= length_ && into.size() <= length_ - position, [&] {
-        return str(name(), ": ", into.size(), " bytes at ", position,
-                   " do not lie in its ", length_, ".");
-      });
-  file_.read(offset_ + position, into);
-}
-
-std::string FileSlice::read(uint64_t position, uint64_t count) const {
-  const auto window_has = [&](const Window& window) {
-    return position >= window.begin &&
-           position - window.begin <= window.bytes.size() &&
-           count <= window.bytes.size() - (position - window.begin);
-  };
-  const auto fill = [&](Window& window, uint64_t begin) {
-    if (!window.bytes.empty()) return;
-    window.begin = begin;
-    window.bytes.resize(std::min(kWindow, length_ - begin));
-    read(begin, std::as_writable_bytes(std::span(window.bytes)));
-  };
-  if (count <= kWindow && position <= length_) {
-    if (position < kWindow) fill(head_, 0);
-    if (length_ - position <= kWindow) {
-      fill(tail_, length_ - std::min(length_, kWindow));
-    }
-    for (const Window* window : {&head_, &tail_}) {
-      if (window_has(*window)) {
-        return window->bytes.substr(position - window->begin, count);
-      }
-    }
-  }
-  require<CheckpointError>(count <= length_, [&] {
-    return str(name(), ": ", count, " bytes are more than it has.");
-  });
-  std::string bytes(count, '\0');
-  read(position, std::as_writable_bytes(std::span(bytes)));
-  return bytes;
-}
 
 std::vector<ZipRecord> read_zip_directory(const FileSlice& slice) {
   return DirectoryReader(slice).run();
@@ -316,7 +272,8 @@ std::string read_record(const FileSlice& slice, const ZipRecord& record,
   });
   std::string bytes = slice.read(record.data_begin, record.num_bytes);
   require<CheckpointError>(
-      crc32(std::as_bytes(std::span(bytes))) == record.crc, [&] {
+      !record.crc || crc32(std::as_bytes(std::span(bytes))) == *record.crc,
+      [&] {
         return str(slice.name(), ": record '", record.name,
                    "' does not fit its checksum: the file is damaged.");
       });

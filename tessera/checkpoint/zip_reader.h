@@ -9,47 +9,22 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "tessera/checkpoint/storage.h"
+#include "tessera/checkpoint/file_slice.h"
 
 namespace tessera::checkpoint {
-
-/// A part of a file, with a small cache: items are read from both ends.
-class FileSlice {
- public:
-  /// Errors: CheckpointError when the file ends before the slice does.
-  FileSlice(const ReadableFile& file, uint64_t offset, uint64_t length);
-
-  [[nodiscard]] uint64_t offset() const { return offset_; }
-  [[nodiscard]] uint64_t length() const { return length_; }
-  /// Positions count from the slice's begin.
-  /// Errors: CheckpointError beyond the slice.
-  [[nodiscard]] std::string read(uint64_t position, uint64_t count) const;
-  void read(uint64_t position, std::span<std::byte> into) const;
-  /// "item at byte 17 of 'file'", for messages.
-  [[nodiscard]] std::string name() const;
-
- private:
-  struct Window {
-    uint64_t begin = 0;
-    std::string bytes;
-  };
-
-  const ReadableFile& file_;
-  uint64_t offset_;
-  uint64_t length_;
-  mutable Window head_;
-  mutable Window tail_;
-};
 
 struct ZipRecord {
   std::string name;         // without the top folder
   uint64_t data_begin = 0;  // in the slice
   uint64_t num_bytes = 0;
-  uint32_t crc = 0;
+  // Of the data. None in a file that was written without checksums: all are 0
+  // there.
+  std::optional<uint32_t> crc = {};
 };
 
 /// Errors: CheckpointError that says what is wrong with which record.

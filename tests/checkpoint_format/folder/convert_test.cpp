@@ -18,10 +18,9 @@ TEST(Convert, ExportsImportsAndConsolidatesToTheSameBytes) {
     save_small(folder / "step-1", peers, state);
   });
   ASSERT_EQ(errors, std::vector<std::string>(3));
-  const CheckpointReader reader(folder / "step-1");
   uint64_t told = 0;
-  consolidate(reader, folder / "one",
-              {.progress = [&](uint64_t done, uint64_t) { told = done; }});
+  convert(folder / "step-1", folder / "one", Form::checkpoint,
+          {.progress = [&](uint64_t done, uint64_t) { told = done; }});
   EXPECT_EQ(told, 21U);
   EXPECT_EQ(compare_small(folder / "one", state), "");
   EXPECT_EQ(CheckpointReader(folder / "one")
@@ -30,17 +29,16 @@ TEST(Convert, ExportsImportsAndConsolidatesToTheSameBytes) {
                 .boxes.size(),
             1U);
   for (const uint64_t most : {uint64_t{1}, uint64_t{1000}}) {
-    export_safetensors(reader, folder / "weights", {.most_file_bytes = most});
-    import_safetensors(folder / "weights", folder / "again");
+    convert(folder / "step-1", folder / "weights", Form::safetensors,
+            {.from_prefix = "model", .most_file_bytes = most});
+    convert(folder / "weights", folder / "again", Form::checkpoint,
+            {.to_prefix = "model"});
     const CheckpointReader again(folder / "again");
     const Box whole{{0, 0}, {7, 3}};
     std::vector<std::byte> bytes(21);
     again.read_box("model.w", whole, bytes);
     EXPECT_EQ(bytes, state.bytes_of(whole));
   }
-  EXPECT_THROW(
-      export_safetensors(reader, folder / "none", {.prefix = "nothing"}),
-      InvalidArgument);
 }
 
 }  // namespace
