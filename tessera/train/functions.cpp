@@ -43,8 +43,14 @@ at::Tensor join_heads(const at::Tensor& x) {
 
 at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k,
                             const at::Tensor& v) {
+  const int64_t n = q.size(2), m = k.size(2);
+  // LibTorch's own mask lets the first position of q see the first of k alone.
+  std::optional<at::Tensor> mask;
+  if (n != m && n > 1) {
+    mask = torch::ones({n, m}, q.options().dtype(torch::kBool)).tril(m - n);
+  }
   return torch::scaled_dot_product_attention(
-      q, k, v, /*attn_mask=*/{}, /*dropout_p=*/0.0, /*is_causal=*/true,
+      q, k, v, mask, /*dropout_p=*/0.0, /*is_causal=*/n == m,
       /*scale=*/{}, /*enable_gqa=*/q.size(1) != k.size(1));
 }
 

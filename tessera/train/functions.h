@@ -38,8 +38,8 @@ struct Rotary {
 [[nodiscard]] at::Tensor join_heads(const at::Tensor& x);
 
 /// softmax(q k^T / sqrt(D)) v, where a position sees itself and what is before.
-/// q: [B, H, N, D]; k and v: [B, K, N, D] with K dividing H, each head of which
-/// serves H / K heads of q.
+/// q: [B, H, N, D]; k and v: [B, K, M, D] with K dividing H, each head of which
+/// serves H / K heads of q. The N positions of q are the last of the M.
 [[nodiscard]] at::Tensor causal_attention(const at::Tensor& q,
                                           const at::Tensor& k,
                                           const at::Tensor& v);

@@ -20,13 +20,36 @@ void validate(const GenerateOptions& o) {
   train::validate(o.sample);
 }
 
-/// The last `window` tokens, as one row.
-at::Tensor context(const std::vector<int64_t>& tokens, int64_t window) {
-  const auto n = std::min(window, static_cast<int64_t>(tokens.size()));
-  return torch::tensor(std::vector<int64_t>(tokens.end() - n, tokens.end()),
-                       torch::kLong)
-      .unsqueeze(0);
-}
+/// A model that has read a text which grows.
+class Reader {
+ public:
+  Reader(LanguageModel& model, int64_t window)
+      : model_(model),
+        window_(window),
+        cache_(window),
+        device_(model.parameters().front().device()) {}
+
+  /// The logits of what comes after `tokens`, which go on where those of the
+  /// last call ended.
+  at::Tensor read(const std::vector<int64_t>& tokens) {
+    const auto size = static_cast<int64_t>(tokens.size());
+    if (size - first_ > window_) {
+      first_ = size - std::max<int64_t>(1, window_ - window_ / 4);
+      cache_.clear();
+    }
+    const std::vector<int64_t> fresh(tokens.begin() + first_ + cache_.length(),
+                                     tokens.end());
+    const auto row = torch::tensor(fresh, torch::kLong).unsqueeze(0);
+    return model_.extend(row.to(device_), cache_).select(1, -1).squeeze(0);
+  }
+
+ private:
+  LanguageModel& model_;
+  int64_t window_;
+  int64_t first_ = 0;  // of the tokens, the one that the cache begins with
+  KeyValueCache cache_;
+  c10::Device device_;
+};
 
 }  // namespace
 
@@ -34,13 +57,12 @@ std::vector<int64_t> generate(LanguageModel& model,
                               const GenerateOptions& options) {
   validate(options);
   const torch::NoGradGuard no_grad;
-  const auto device = model.parameters().front().device();
+  Reader reader(model, options.window);
   auto generator = at::make_generator<at::CPUGeneratorImpl>(options.seed);
   std::vector<int64_t> tokens = options.prompt;
   for (int64_t i = 0; i < options.num_tokens; ++i) {
-    const auto input = context(tokens, options.window).to(device);
-    const auto logits = model.forward(input).select(1, -1).squeeze(0);
-    tokens.push_back(sample_token(logits, options.sample, generator));
+    tokens.push_back(
+        sample_token(reader.read(tokens), options.sample, generator));
     if (options.on_token) options.on_token(tokens.back());
   }
   tokens.erase(tokens.begin(), tokens.begin() + options.prompt.size());

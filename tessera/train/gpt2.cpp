@@ -19,12 +19,12 @@ Gpt2AttentionImpl::Gpt2AttentionImpl(const ModelConfig& c)
       c_attn_(register_module("c_attn", torch::nn::Linear(c.dim, 3 * c.dim))),
       c_proj_(register_module("c_proj", torch::nn::Linear(c.dim, c.dim))) {}
 
-at::Tensor Gpt2AttentionImpl::forward(const at::Tensor& x) {
+at::Tensor Gpt2AttentionImpl::forward(const at::Tensor& x, LayerCache* cache) {
   const auto qkv = c_attn_(x).chunk(3, -1);
-  const auto mixed =
-      causal_attention(split_heads(qkv[0], heads_), split_heads(qkv[1], heads_),
-                       split_heads(qkv[2], heads_));
-  return c_proj_(join_heads(mixed));
+  KeyValues seen = {split_heads(qkv[1], heads_), split_heads(qkv[2], heads_)};
+  if (cache != nullptr) seen = cache->append(seen);
+  const auto q = split_heads(qkv[0], heads_);
+  return c_proj_(join_heads(causal_attention(q, seen.keys, seen.values)));
 }
 
 Gpt2MlpImpl::Gpt2MlpImpl(const ModelConfig& c)
@@ -41,8 +41,8 @@ Gpt2BlockImpl::Gpt2BlockImpl(const ModelConfig& c)
       ln_2_(register_module("ln_2", layer_norm(c))),
       mlp_(register_module("mlp", Gpt2Mlp(c))) {}
 
-at::Tensor Gpt2BlockImpl::forward(const at::Tensor& x) {
-  const auto h = x + attn_(ln_1_(x));
+at::Tensor Gpt2BlockImpl::forward(const at::Tensor& x, LayerCache* cache) {
+  const auto h = x + attn_(ln_1_(x), cache);
   return h + mlp_(ln_2_(h));
 }
 
@@ -62,10 +62,22 @@ Gpt2Impl::Gpt2Impl(const ModelConfig& c)
 }
 
 at::Tensor Gpt2Impl::forward(const at::Tensor& tokens) {
-  const auto positions =
-      torch::arange(tokens.size(1), tokens.options().dtype(torch::kLong));
+  return run(tokens, nullptr);
+}
+
+at::Tensor Gpt2Impl::extend(const at::Tensor& tokens, KeyValueCache& cache) {
+  return run(tokens, &cache);
+}
+
+at::Tensor Gpt2Impl::run(const at::Tensor& tokens, KeyValueCache* cache) {
+  const int64_t first = cache != nullptr ? cache->length() : 0;
+  const auto positions = torch::arange(first, first + tokens.size(1),
+                                       tokens.options().dtype(torch::kLong));
   auto x = wte_(tokens) + wpe_(positions);
-  for (const auto& layer : *h_) x = layer->as<Gpt2Block>()->forward(x);
+  for (size_t i = 0; i < h_->size(); ++i) {
+    LayerCache* layer_cache = cache != nullptr ? &cache->layer(i) : nullptr;
+    x = h_[i]->as<Gpt2Block>()->forward(x, layer_cache);
+  }
   x = ln_f_(x);
   return lm_head_ ? lm_head_(x)
                   : torch::nn::functional::linear(x, wte_->weight);

@@ -22,7 +22,7 @@ namespace tessera::train {
 class Gpt2AttentionImpl : public torch::nn::Module {
  public:
   explicit Gpt2AttentionImpl(const ModelConfig& config);
-  [[nodiscard]] at::Tensor forward(const at::Tensor& x);
+  [[nodiscard]] at::Tensor forward(const at::Tensor& x, LayerCache* cache);
 
  private:
   int64_t heads_;
@@ -43,7 +43,9 @@ TORCH_MODULE(Gpt2Mlp);
 class Gpt2BlockImpl : public torch::nn::Module {
  public:
   explicit Gpt2BlockImpl(const ModelConfig& config);
-  [[nodiscard]] at::Tensor forward(const at::Tensor& x);
+  /// cache: null where nothing is remembered.
+  [[nodiscard]] at::Tensor forward(const at::Tensor& x,
+                                   LayerCache* cache = nullptr);
 
  private:
   torch::nn::LayerNorm ln_1_;
@@ -57,9 +59,12 @@ class Gpt2Impl : public LanguageModel {
  public:
   explicit Gpt2Impl(const ModelConfig& config);
   [[nodiscard]] at::Tensor forward(const at::Tensor& tokens) override;
+  [[nodiscard]] at::Tensor extend(const at::Tensor& tokens,
+                                  KeyValueCache& cache) override;
   [[nodiscard]] std::vector<torch::nn::Module*> units() override;
 
  private:
+  at::Tensor run(const at::Tensor& tokens, KeyValueCache* cache);
   torch::nn::Embedding wte_, wpe_;
   torch::nn::ModuleList h_;
   torch::nn::LayerNorm ln_f_;

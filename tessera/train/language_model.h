@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tessera/train/functions.h"
+#include "tessera/train/key_value_cache.h"
 
 namespace tessera::train {
 
@@ -27,6 +28,12 @@ class LanguageModel : public torch::nn::Module {
   /// The modules that are units of their own: embedding, blocks and head, in
   /// the order of the forward. What stands in none of them belongs to the root.
   [[nodiscard]] virtual std::vector<torch::nn::Module*> units() = 0;
+
+  /// `forward` of tokens that come after those which `cache` has seen, and adds
+  /// them to it. For generation: no gradient flows into what the cache keeps.
+  /// Errors: InvalidArgument for more tokens than the cache or the model takes.
+  [[nodiscard]] virtual at::Tensor extend(const at::Tensor& tokens,
+                                          KeyValueCache& cache) = 0;
 };
 
 using LanguageModelPtr = std::shared_ptr<LanguageModel>;

@@ -71,14 +71,17 @@ void LlamaBlockImpl::drop_norm(const RMSNorm& norm_of, const SumAndNorm& x,
                       [norm_of, sum = x.sum] { return norm_of->norm(sum); });
 }
 
-at::Tensor LlamaBlockImpl::attend(const SumAndNorm& x, const Rotary& rotary) {
+at::Tensor LlamaBlockImpl::attend(const SumAndNorm& x, const Rotary& rotary,
+                                  LayerCache* cache) {
   const auto q = q_proj_(x.norm);
   const auto k = k_proj_(x.norm);
   const auto v = v_proj_(x.norm);
   drop_norm(input_layernorm_, x, {q, k, v});
+  KeyValues seen = {turn(split_heads(k, kv_heads_), rotary),
+                    split_heads(v, kv_heads_)};
+  if (cache != nullptr) seen = cache->append(seen);
   return o_proj_(join_heads(causal_attention(
-      turn(split_heads(q, heads_), rotary),
-      turn(split_heads(k, kv_heads_), rotary), split_heads(v, kv_heads_))));
+      turn(split_heads(q, heads_), rotary), seen.keys, seen.values)));
 }
 
 at::Tensor LlamaBlockImpl::feed_forward(const SumAndNorm& x) {
@@ -95,9 +98,11 @@ at::Tensor LlamaBlockImpl::feed_forward(const SumAndNorm& x) {
   return out;
 }
 
-Stream LlamaBlockImpl::forward(const Stream& stream, const Rotary& rotary) {
+Stream LlamaBlockImpl::forward(const Stream& stream, const Rotary& rotary,
+                               LayerCache* cache) {
   const auto x = input_layernorm_(stream);
-  const auto h = post_attention_layernorm_(Stream{x.sum, attend(x, rotary)});
+  const auto h =
+      post_attention_layernorm_(Stream{x.sum, attend(x, rotary, cache)});
   return {h.sum, feed_forward(h)};
 }
 
@@ -120,9 +125,9 @@ LlamaImpl::LlamaImpl(const ModelConfig& c)
 }
 
 Stream LlamaImpl::run(LlamaBlockImpl& block, const Stream& stream,
-                      const Rotary& rotary) {
-  if (recompute_ != RecomputePolicy::block)
-    return block.forward(stream, rotary);
+                      const Rotary& rotary, LayerCache* cache) {
+  if (recompute_ != RecomputePolicy::block || cache != nullptr)
+    return block.forward(stream, rotary, cache);
   // Added up before, so that one tensor is kept for a block and not two.
   const auto x = stream.branch.defined() ? stream.residual + stream.branch
                                          : stream.residual;
@@ -135,16 +140,19 @@ Stream LlamaImpl::run(LlamaBlockImpl& block, const Stream& stream,
   return {results[0], results[1]};
 }
 
-at::Tensor LlamaImpl::hidden(const at::Tensor& tokens) {
+at::Tensor LlamaImpl::hidden(const at::Tensor& tokens, KeyValueCache* cache) {
   Stream stream{embed_tokens_(tokens), {}};
+  const int64_t first = cache != nullptr ? cache->length() : 0;
   const int64_t n = tokens.size(1);
-  Rotary rotary{rotary_.cos.narrow(0, 0, n), rotary_.sin.narrow(0, 0, n)};
+  Rotary rotary{rotary_.cos.narrow(0, first, n),
+                rotary_.sin.narrow(0, first, n)};
   if (kernels_ == ModelKernels::plain) {
     const auto dtype = stream.residual.scalar_type();
     rotary = {rotary.cos.to(dtype), rotary.sin.to(dtype)};
   }
-  for (const auto& layer : *layers_) {
-    stream = run(*layer->as<LlamaBlock>(), stream, rotary);
+  for (size_t i = 0; i < layers_->size(); ++i) {
+    LayerCache* layer_cache = cache != nullptr ? &cache->layer(i) : nullptr;
+    stream = run(*layers_[i]->as<LlamaBlock>(), stream, rotary, layer_cache);
   }
   return norm_(stream).norm;
 }
@@ -154,7 +162,11 @@ const at::Tensor& LlamaImpl::head() const {
 }
 
 at::Tensor LlamaImpl::forward(const at::Tensor& tokens) {
-  return torch::nn::functional::linear(hidden(tokens), head());
+  return torch::nn::functional::linear(hidden(tokens, nullptr), head());
+}
+
+at::Tensor LlamaImpl::extend(const at::Tensor& tokens, KeyValueCache& cache) {
+  return torch::nn::functional::linear(hidden(tokens, &cache), head());
 }
 
 at::Tensor LlamaImpl::sum_of_losses(const at::Tensor& tokens,
@@ -162,7 +174,7 @@ at::Tensor LlamaImpl::sum_of_losses(const at::Tensor& tokens,
   if (kernels_ == ModelKernels::plain) {
     return LanguageModel::sum_of_losses(tokens, targets);
   }
-  return linear_cross_entropy(hidden(tokens), head(), targets,
+  return linear_cross_entropy(hidden(tokens, nullptr), head(), targets,
                               {.ignore_index = kNoTarget});
 }
 

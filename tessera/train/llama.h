@@ -48,11 +48,14 @@ TORCH_MODULE(RMSNorm);
 class LlamaBlockImpl : public torch::nn::Module {
  public:
   explicit LlamaBlockImpl(const ModelConfig& config);
-  [[nodiscard]] Stream forward(const Stream& stream, const Rotary& rotary);
+  /// cache: null where nothing is remembered.
+  [[nodiscard]] Stream forward(const Stream& stream, const Rotary& rotary,
+                               LayerCache* cache = nullptr);
 
  private:
   at::Tensor turn(const at::Tensor& x, const Rotary& rotary) const;
-  at::Tensor attend(const SumAndNorm& x, const Rotary& rotary);
+  at::Tensor attend(const SumAndNorm& x, const Rotary& rotary,
+                    LayerCache* cache);
   at::Tensor feed_forward(const SumAndNorm& x);
   /// Where the policy says so, the norm is computed again in backward.
   void drop_norm(const RMSNorm& norm_of, const SumAndNorm& x,
@@ -74,10 +77,13 @@ class LlamaImpl : public LanguageModel {
   [[nodiscard]] at::Tensor sum_of_losses(const at::Tensor& tokens,
                                          const at::Tensor& targets) override;
   [[nodiscard]] std::vector<torch::nn::Module*> units() override;
+  [[nodiscard]] at::Tensor extend(const at::Tensor& tokens,
+                                  KeyValueCache& cache) override;
 
  private:
-  at::Tensor hidden(const at::Tensor& tokens);
-  Stream run(LlamaBlockImpl& block, const Stream& stream, const Rotary& rotary);
+  at::Tensor hidden(const at::Tensor& tokens, KeyValueCache* cache);
+  Stream run(LlamaBlockImpl& block, const Stream& stream, const Rotary& rotary,
+             LayerCache* cache);
   [[nodiscard]] const at::Tensor& head() const;
 
   ModelKernels kernels_;
