@@ -38,8 +38,8 @@ weights, and end with 0.
 
 Exit codes: 2 wrong options or config, 10 no token file, 11 a damaged one, 12 too
 short for model.seq, 13 model.vocab too small, 14 a batch that does not divide,
-20 a file cannot be written, 21 the loss was not finite, 70 and 71 another rank
-failed. More in docs/train.md.)";
+20 a file cannot be written, 21 the loss was not finite, 24 out of memory, 70 and 71
+another rank failed. More in docs/train.md.)";
 
 struct TrainFlags {
   std::string config;

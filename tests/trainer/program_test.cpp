@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -283,40 +282,6 @@ TEST_F(Program, AFolderWithoutWeightsIsNamed) {
     EXPECT_EQ(count(ended.error, path("none")), 1) << ended.error;
   }
 }
-
-// A rank that fails, in a program made of the same blocks ---------------------
-
-class FaultyRank : public testing::TestWithParam<const char*> {};
-
-TEST_P(FaultyRank, EndsAllRanksInTimeAndIsNamed) {
-  const std::string fault = GetParam();
-  // Their time-out is 5 s; those that are stopped are killed 3 s later.
-  RunningProgram program({TESSERA_PROGRAM, "run", "-n", "2", "--kill-after",
-                          "3", "--", FAULT_RANK, fault});
-  (void)program.wait_for_lines(1);
-  const auto start = std::chrono::steady_clock::now();
-  const auto ranks = launch::descendants(program.process());
-  EXPECT_NE(program.wait(), 0);
-  const std::chrono::duration<double> took =
-      std::chrono::steady_clock::now() - start;
-  EXPECT_LT(took.count(), 5 + 5 + 3) << program.error();
-  for (const pid_t rank : ranks) EXPECT_FALSE(launch::alive(rank));
-  EXPECT_GT(count(program.error(), "rank 1"), 0) << program.error();
-  if (fault == "die") {
-    EXPECT_EQ(count(program.error(), "exited with code 3") > 0, true)
-        << program.error();
-  } else if (fault != "stop") {
-    EXPECT_EQ(count(program.error(), "made to fail in " + fault), 1)
-        << program.error();
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(Phases, FaultyRank,
-                         testing::Values("forward", "backward", "optimizer",
-                                         "die", "stop"),
-                         [](const auto& phase) {
-                           return std::string(phase.param);
-                         });
 
 }  // namespace
 }  // namespace tessera::train
