@@ -32,14 +32,15 @@ Example:
 CONFIG is a TOML file; --print-config shows every key with its default. Any key
 can be set on the line too: --train.steps=500, --optimizer.lr=1e-3.
 
-The run folder gets config.toml, metrics.jsonl, TensorBoard events, loss.svg and
-the weights. SIGTERM, Ctrl-C and a closed terminal let the step finish, write the
-weights, and end with 0.
+The run folder gets config.toml, checkpoints, metrics.jsonl, TensorBoard events,
+loss.svg and the weights. SIGTERM, SIGUSR1, Ctrl-C and a closed terminal let the
+step finish, save, and end with 0; --resume auto goes on, on any number of ranks.
 
 Exit codes: 2 wrong options or config, 10 no token file, 11 a damaged one, 12 too
 short for model.seq, 13 model.vocab too small, 14 a batch that does not divide,
-20 a file cannot be written, 21 the loss was not finite, 24 out of memory, 70 and 71
-another rank failed. More in docs/train.md.)";
+20 a file cannot be written, 21 the loss was not finite, 23 a checkpoint that the
+run cannot go on from, 24 out of memory, 70 and 71 another rank failed. More in
+docs/train.md.)";
 
 struct TrainFlags {
   std::string config;
@@ -51,10 +52,8 @@ struct TrainFlags {
 TrainConfig read_config(const TrainFlags& flags,
                         std::vector<std::string> overrides) {
   if (flags.deterministic) overrides.push_back("train.deterministic=true");
-  require(flags.resume == "never", [&] {
-    return str("--resume ", flags.resume,
-               ": this version writes no checkpoints to resume from; only "
-               "'never' is possible.");
+  require(!flags.resume.empty(), [] {
+    return str("--resume is empty; give auto, never, or a checkpoint.");
   });
   if (flags.config.empty() && flags.print_config) {
     return train::default_train_config(overrides);
@@ -73,6 +72,15 @@ InitOptions init_options(const TrainConfig& config) {
   return options;
 }
 
+std::string what_is_left(const train::TrainOutcome& outcome,
+                         const TrainConfig& config) {
+  if (outcome.checkpoint.empty()) {
+    return str("weights are in '", config.output.folder, "'.");
+  }
+  return str("saved in '", outcome.checkpoint,
+             "'; --resume auto goes on from there.");
+}
+
 int report(const train::TrainOutcome& outcome, const TrainConfig& config,
            const World& world) {
   const bool nonfinite = outcome.ending == train::Ending::nonfinite;
@@ -84,8 +92,8 @@ int report(const train::TrainOutcome& outcome, const TrainConfig& config,
                    "steps with train.nonfinite=\"skip\".\n";
     } else if (outcome.ending == train::Ending::stopped) {
       std::cerr << "tessera train: asked to end; stopped after step "
-                << outcome.steps << ", weights are in '" << config.output.folder
-                << "'.\n";
+                << outcome.steps << ", " << what_is_left(outcome, config)
+                << "\n";
     }
   }
   return static_cast<int>(nonfinite ? ExitCode::nonfinite_loss
@@ -103,7 +111,8 @@ int run_training(const TrainFlags& flags,
         signals.defer();
         const auto outcome = train::train(
             config, world,
-            {.stop_requested = [&] { return signals.requested() != 0; }});
+            {.stop_requested = [&] { return signals.requested() != 0; },
+             .resume = flags.resume});
         return report(outcome, config, world);
       });
 }
@@ -123,7 +132,9 @@ std::function<int()> add_train_command(CLI::App& app,
   app.add_flag("--deterministic", flags->deterministic,
                "Two runs give the same bits; the same as "
                "--train.deterministic=true");
-  app.add_option("--resume", flags->resume, "auto, never, or a checkpoint")
+  app.add_option("--resume", flags->resume,
+                 "auto: go on from the newest checkpoint of the run folder, if "
+                 "there is one; never: begin anew; or the path of one")
       ->capture_default_str()
       ->type_name("WHAT");
   app.allow_extras();

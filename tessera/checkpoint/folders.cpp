@@ -11,6 +11,7 @@ namespace tessera::checkpoint {
 namespace {
 
 constexpr std::string_view kRemoved = ".removed-";
+constexpr std::string_view kLock = ".lock";
 
 struct Found {
   int64_t step;
@@ -91,9 +92,33 @@ std::vector<int64_t> steps_to_remove(const std::vector<int64_t>& steps,
   return removed;
 }
 
+void remove_abandoned(const std::string& folder, const std::string& name,
+                      Storage& storage) {
+  const auto left_by_save = [&](const std::string& found) {
+    return name.empty()
+               ? found.starts_with('.') && found.find(kSaving) != found.npos
+               : found.starts_with(str(".", name, kSaving));
+  };
+  for (const std::string& found : storage.list(folder)) {
+    if (!left_by_save(found) || found.ends_with(kLock)) continue;
+    const std::string lock_path = join_path(folder, found) + std::string(kLock);
+    const auto lock = storage.lock(lock_path);
+    if (lock == nullptr) continue;  // another job is at work there
+    storage.remove_all(join_path(folder, found));
+    storage.remove_all(lock_path);
+  }
+  for (const std::string& found : storage.list(folder)) {
+    if (!left_by_save(found) || !found.ends_with(kLock)) continue;
+    if (storage.lock(join_path(folder, found)) != nullptr) {
+      storage.remove_all(join_path(folder, found));
+    }
+  }
+}
+
 std::vector<std::string> prune(const std::string& folder,
                                const Retention& retention,
                                const std::shared_ptr<Storage>& storage) {
+  remove_abandoned(folder, "", *storage);
   for (const std::string& name : storage->list(folder)) {
     if (name.starts_with(kRemoved))
       storage->remove_all(join_path(folder, name));

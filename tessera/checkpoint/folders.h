@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tessera/checkpoint/storage.h"
@@ -31,6 +32,10 @@ namespace tessera::checkpoint {
     const std::string& folder,
     const std::shared_ptr<Storage>& storage = local_storage());
 
+/// What stands in the name of a folder that is being written:
+/// ".step-300.saving-4f".
+inline constexpr std::string_view kSaving = ".saving-";
+
 struct Retention {
   int64_t keep_latest = 0;  // this many; 0: all
   int64_t keep_every = 0;   // and every step that this divides; 0: none such
@@ -40,8 +45,14 @@ struct Retention {
 [[nodiscard]] std::vector<int64_t> steps_to_remove(
     const std::vector<int64_t>& steps, const Retention& retention);
 
+/// Removes what killed saves of checkpoint `name` have left in `folder`; of all
+/// checkpoints, when the name is empty. What a save holds stays.
+void remove_abandoned(const std::string& folder, const std::string& name,
+                      Storage& storage);
+
 /// Removes complete checkpoints that `retention` does not keep. Each is renamed
-/// first, so that none is ever seen half removed. Only one rank calls it.
+/// first, so that none is ever seen half removed. What killed saves have left
+/// goes too. Only one rank calls it.
 /// Returns: the paths removed.
 std::vector<std::string> prune(
     const std::string& folder, const Retention& retention,

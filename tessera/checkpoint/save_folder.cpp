@@ -10,12 +10,12 @@
 #include "tessera/base/error.h"
 #include "tessera/checkpoint/checksums.h"
 #include "tessera/checkpoint/crc32.h"
+#include "tessera/checkpoint/folders.h"
 #include "tessera/checkpoint/value_pickle.h"
 
 namespace tessera::checkpoint {
 namespace {
 
-constexpr std::string_view kSaving = ".saving-";
 constexpr std::string_view kLock = ".lock";
 
 std::string random_hex(int digits) {
@@ -102,7 +102,7 @@ void FolderSave::prepare() {
       [] { return str("it exists already; give another path, or replace."); });
   const std::string parent = parent_path(path_);
   storage.make_folders(parent);
-  remove_stale();
+  remove_abandoned(parent, base_name(path_), storage);
   folder_ =
       join_path(parent, str(".", base_name(path_), kSaving, random_hex(12)));
   lock_ = storage.lock(folder_ + std::string(kLock));
@@ -110,26 +110,6 @@ void FolderSave::prepare() {
     return str("cannot lock '", folder_, kLock, "'.");
   });
   storage.make_folders(folder_);
-}
-
-void FolderSave::remove_stale() {
-  Storage& storage = *options_.storage;
-  const std::string parent = parent_path(path_);
-  const std::string prefix = str(".", base_name(path_), kSaving);
-  for (const std::string& name : storage.list(parent)) {
-    if (!name.starts_with(prefix) || name.ends_with(kLock)) continue;
-    const std::string lock_path = join_path(parent, name) + std::string(kLock);
-    const auto lock = storage.lock(lock_path);
-    if (lock == nullptr) continue;  // another job is at work there
-    storage.remove_all(join_path(parent, name));
-    storage.remove_all(lock_path);
-  }
-  for (const std::string& name : storage.list(parent)) {
-    if (!name.starts_with(prefix) || !name.ends_with(kLock)) continue;
-    if (storage.lock(join_path(parent, name)) != nullptr) {
-      storage.remove_all(join_path(parent, name));
-    }
-  }
 }
 
 std::string FolderSave::write(const WriteSource& source) {

@@ -66,7 +66,6 @@ class FolderSave {
 
  private:
   void prepare();
-  void remove_stale();
   void publish(const std::vector<std::string>& written);
   void abandon() noexcept;
   void remove_quietly(const std::string& path) noexcept;

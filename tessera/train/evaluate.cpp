@@ -22,11 +22,28 @@ std::vector<int64_t> windows_at(int64_t first, int64_t count, int64_t taken,
   return windows;
 }
 
+/// Without dropout while it lives.
+class EvaluationScope {
+ public:
+  explicit EvaluationScope(LanguageModel& model)
+      : model_(model), training_(model.is_training()) {
+    model_.eval();
+  }
+  ~EvaluationScope() { model_.train(training_); }
+  EvaluationScope(const EvaluationScope&) = delete;
+  EvaluationScope& operator=(const EvaluationScope&) = delete;
+
+ private:
+  LanguageModel& model_;
+  bool training_;
+};
+
 }  // namespace
 
 Evaluation evaluate(LanguageModel& model, const TokenBatches& text,
                     const DeviceMesh& mesh, const EvaluateOptions& options) {
   const torch::NoGradGuard no_grad;
+  const EvaluationScope scope(model);
   const int64_t all = text.num_windows();
   const int64_t taken =
       options.max_windows > 0 ? std::min(all, options.max_windows) : all;

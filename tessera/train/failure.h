@@ -21,6 +21,7 @@ enum class ExitCode {
   cannot_write = 20,
   nonfinite_loss = 21,
   missing_weights = 22,
+  cannot_resume = 23,
   out_of_memory = 24,
   peer_failed = 71,
 };

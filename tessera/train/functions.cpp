@@ -54,6 +54,11 @@ at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k,
       /*scale=*/{}, /*enable_gqa=*/q.size(1) != k.size(1));
 }
 
+at::Tensor dropout(const at::Tensor& x, double probability, Mode mode) {
+  if (probability == 0 || mode == Mode::evaluation) return x;
+  return torch::dropout(x, probability, /*train=*/true);
+}
+
 at::Tensor sum_of_token_losses(const at::Tensor& logits,
                                const at::Tensor& targets) {
   const auto precise =

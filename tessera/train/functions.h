@@ -44,6 +44,13 @@ struct Rotary {
                                           const at::Tensor& k,
                                           const at::Tensor& v);
 
+enum class Mode { training, evaluation };
+
+/// In training each element is 0 with this probability, and the others are
+/// divided by the rest of it; by the generator of x's device. Else x itself.
+[[nodiscard]] at::Tensor dropout(const at::Tensor& x, double probability,
+                                 Mode mode);
+
 /// The sum over all targets but kNoTarget of -log softmax(logits)[target], in
 /// float32 at least. logits: [B, N, V]; targets: [B, N], int64.
 [[nodiscard]] at::Tensor sum_of_token_losses(const at::Tensor& logits,

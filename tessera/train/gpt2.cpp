@@ -39,11 +39,13 @@ Gpt2BlockImpl::Gpt2BlockImpl(const ModelConfig& c)
     : ln_1_(register_module("ln_1", layer_norm(c))),
       attn_(register_module("attn", Gpt2Attention(c))),
       ln_2_(register_module("ln_2", layer_norm(c))),
-      mlp_(register_module("mlp", Gpt2Mlp(c))) {}
+      mlp_(register_module("mlp", Gpt2Mlp(c))),
+      dropout_(c.dropout) {}
 
 at::Tensor Gpt2BlockImpl::forward(const at::Tensor& x, LayerCache* cache) {
-  const auto h = x + attn_(ln_1_(x), cache);
-  return h + mlp_(ln_2_(h));
+  const Mode mode = mode_of(*this);
+  const auto h = x + dropout(attn_(ln_1_(x), cache), dropout_, mode);
+  return h + dropout(mlp_(ln_2_(h)), dropout_, mode);
 }
 
 Gpt2Impl::Gpt2Impl(const ModelConfig& c)
@@ -51,7 +53,8 @@ Gpt2Impl::Gpt2Impl(const ModelConfig& c)
       wpe_(register_module("wpe", torch::nn::Embedding(c.seq, c.dim))),
       h_(register_module("h", torch::nn::ModuleList())),
       ln_f_(nullptr),
-      lm_head_(nullptr) {
+      lm_head_(nullptr),
+      dropout_(c.dropout) {
   for (int64_t i = 0; i < c.layers; ++i) h_->push_back(Gpt2Block(c));
   ln_f_ = register_module("ln_f", layer_norm(c));
   if (!c.tied) {
@@ -73,7 +76,7 @@ at::Tensor Gpt2Impl::run(const at::Tensor& tokens, KeyValueCache* cache) {
   const int64_t first = cache != nullptr ? cache->length() : 0;
   const auto positions = torch::arange(first, first + tokens.size(1),
                                        tokens.options().dtype(torch::kLong));
-  auto x = wte_(tokens) + wpe_(positions);
+  auto x = dropout(wte_(tokens) + wpe_(positions), dropout_, mode_of(*this));
   for (size_t i = 0; i < h_->size(); ++i) {
     LayerCache* layer_cache = cache != nullptr ? &cache->layer(i) : nullptr;
     x = h_[i]->as<Gpt2Block>()->forward(x, layer_cache);

@@ -52,6 +52,7 @@ class Gpt2BlockImpl : public torch::nn::Module {
   Gpt2Attention attn_;
   torch::nn::LayerNorm ln_2_;
   Gpt2Mlp mlp_;
+  double dropout_;
 };
 TORCH_MODULE(Gpt2Block);
 
@@ -69,6 +70,7 @@ class Gpt2Impl : public LanguageModel {
   torch::nn::ModuleList h_;
   torch::nn::LayerNorm ln_f_;
   torch::nn::Linear lm_head_;  // empty when tied
+  double dropout_;
 };
 TORCH_MODULE(Gpt2);
 

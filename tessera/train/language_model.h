@@ -36,6 +36,10 @@ class LanguageModel : public torch::nn::Module {
                                           KeyValueCache& cache) = 0;
 };
 
+[[nodiscard]] inline Mode mode_of(const torch::nn::Module& module) {
+  return module.is_training() ? Mode::training : Mode::evaluation;
+}
+
 using LanguageModelPtr = std::shared_ptr<LanguageModel>;
 
 }  // namespace tessera::train

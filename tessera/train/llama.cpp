@@ -45,6 +45,7 @@ LlamaBlockImpl::LlamaBlockImpl(const ModelConfig& c)
       recompute_(c.recompute),
       heads_(c.heads),
       kv_heads_(c.kv_heads),
+      dropout_(c.dropout),
       input_layernorm_(register_module("input_layernorm", RMSNorm(c))),
       post_attention_layernorm_(
           register_module("post_attention_layernorm", RMSNorm(c))),
@@ -102,8 +103,13 @@ Stream LlamaBlockImpl::forward(const Stream& stream, const Rotary& rotary,
                                LayerCache* cache) {
   const auto x = input_layernorm_(stream);
   const auto h =
-      post_attention_layernorm_(Stream{x.sum, attend(x, rotary, cache)});
-  return {h.sum, feed_forward(h)};
+      post_attention_layernorm_(Stream{x.sum, added(attend(x, rotary, cache))});
+  return {h.sum, added(feed_forward(h))};
+}
+
+/// What a half of the block adds to the residual stream.
+at::Tensor LlamaBlockImpl::added(const at::Tensor& x) const {
+  return dropout(x, dropout_, mode_of(*this));
 }
 
 LlamaImpl::LlamaImpl(const ModelConfig& c)
@@ -113,7 +119,8 @@ LlamaImpl::LlamaImpl(const ModelConfig& c)
                                     torch::nn::Embedding(c.vocab, c.dim))),
       layers_(register_module("layers", torch::nn::ModuleList())),
       norm_(nullptr),
-      lm_head_(nullptr) {
+      lm_head_(nullptr),
+      dropout_(c.dropout) {
   for (int64_t i = 0; i < c.layers; ++i) {
     layers_->push_back(LlamaBlock(c));
   }
@@ -136,12 +143,14 @@ Stream LlamaImpl::run(LlamaBlockImpl& block, const Stream& stream,
         const Stream after = block.forward({in[0], {}}, rotary);
         return {after.residual, after.branch};
       },
-      {x}, {.random = RecomputeOptions::Random::none});
+      {x},
+      {.random = dropout_ > 0 ? RecomputeOptions::Random::kept
+                              : RecomputeOptions::Random::none});
   return {results[0], results[1]};
 }
 
 at::Tensor LlamaImpl::hidden(const at::Tensor& tokens, KeyValueCache* cache) {
-  Stream stream{embed_tokens_(tokens), {}};
+  Stream stream{dropout(embed_tokens_(tokens), dropout_, mode_of(*this)), {}};
   const int64_t first = cache != nullptr ? cache->length() : 0;
   const int64_t n = tokens.size(1);
   Rotary rotary{rotary_.cos.narrow(0, first, n),

@@ -61,9 +61,12 @@ class LlamaBlockImpl : public torch::nn::Module {
   void drop_norm(const RMSNorm& norm_of, const SumAndNorm& x,
                  const std::vector<at::Tensor>& users) const;
 
+  [[nodiscard]] at::Tensor added(const at::Tensor& x) const;
+
   ModelKernels kernels_;
   RecomputePolicy recompute_;
   int64_t heads_, kv_heads_;
+  double dropout_;
   RMSNorm input_layernorm_, post_attention_layernorm_;
   torch::nn::Linear q_proj_, k_proj_, v_proj_, o_proj_;
   torch::nn::Linear gate_proj_, up_proj_, down_proj_;
@@ -93,6 +96,7 @@ class LlamaImpl : public LanguageModel {
   RMSNorm norm_;
   torch::nn::Linear lm_head_;  // empty when tied
   Rotary rotary_;
+  double dropout_;
 };
 TORCH_MODULE(Llama);
 

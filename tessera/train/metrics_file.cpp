@@ -5,10 +5,13 @@
 
 #include <cerrno>
 #include <cmath>
+#include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <utility>
 
 #include "tessera/base/error.h"
 #include "tessera/train/config_value.h"
@@ -73,6 +76,32 @@ MetricsRow row_of(const std::string& line, const std::string& path,
   return row;
 }
 
+/// Calls `each` with every whole line that is not empty, and its numbers.
+template <class Each>
+void for_each_line(const std::string& path, Each&& each) {
+  const std::string text = content_of(path);
+  size_t start = 0;
+  for (size_t number = 1; start < text.size(); ++number) {
+    const size_t end = text.find('\n', start);
+    if (end == text.npos) break;  // cut: the run was killed while it wrote
+    const std::string line = text.substr(start, end - start);
+    if (!line.empty()) each(line, row_of(line, path, number));
+    start = end + 1;
+  }
+}
+
+/// A reader finds the old content or the new one.
+void replace_content(const std::string& path, const std::string& content) {
+  const std::string fresh = path + ".new";
+  {
+    std::ofstream file(fresh, std::ios::binary | std::ios::trunc);
+    file << content;
+    file.flush();
+    require_written(file.good(), fresh);
+  }
+  require_written(::rename(fresh.c_str(), path.c_str()) == 0, path);
+}
+
 }  // namespace
 
 std::string to_json(std::span<const Metric> metrics) {
@@ -114,17 +143,23 @@ void MetricsWriter::write(std::span<const Metric> metrics) {
 }
 
 std::vector<MetricsRow> read_metrics(const std::string& path) {
-  const std::string text = content_of(path);
   std::vector<MetricsRow> rows;
-  size_t start = 0;
-  for (size_t number = 1; start < text.size(); ++number) {
-    const size_t end = text.find('\n', start);
-    if (end == text.npos) break;  // cut: the run was killed while it wrote
-    const std::string line = text.substr(start, end - start);
-    if (!line.empty()) rows.push_back(row_of(line, path, number));
-    start = end + 1;
-  }
+  for_each_line(path, [&](const std::string&, MetricsRow row) {
+    rows.push_back(std::move(row));
+  });
   return rows;
+}
+
+void drop_metrics_after(const std::string& path, int64_t step) {
+  if (!std::filesystem::exists(path)) return;
+  std::string kept;
+  for_each_line(path, [&](const std::string& line, const MetricsRow& row) {
+    const auto at = row.find("step");
+    const bool later =
+        at != row.end() && at->second > static_cast<double>(step);
+    if (!later) kept += line + "\n";
+  });
+  replace_content(path, kept);
 }
 
 }  // namespace tessera::train

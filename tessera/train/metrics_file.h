@@ -40,6 +40,11 @@ enum class OpenFile {
   append,  // for a run that goes on; what is left of a cut last line goes
 };
 
+/// Takes the lines of steps after `step` out of a file, for a run that goes on
+/// after that step and writes them again. One that is not there is fine.
+/// Errors: as read_metrics, and Failure (cannot_write).
+void drop_metrics_after(const std::string& path, int64_t step);
+
 class MetricsWriter {
  public:
   /// Errors, here and below: Failure (cannot_write) that names the file and the

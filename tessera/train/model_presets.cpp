@@ -131,6 +131,10 @@ void validate(const ModelConfig& m) {
   require_positive("ffn", m.ffn);
   require_positive("seq", m.seq);
   require_positive("norm_eps", m.norm_eps);
+  require<InvalidArgument>(m.dropout >= 0 && m.dropout < 1, [&] {
+    return str("model.dropout is ", m.dropout,
+               "; give 0 or more, and less than 1.");
+  });
   require_divides("heads", m.heads, "dim", m.dim);
   if (m.architecture == Architecture::gpt2) {
     require<InvalidArgument>(m.kv_heads == m.heads, [&] {

@@ -45,6 +45,8 @@ struct ModelConfig {
   bool tied = false;  // the head multiplies by the embedding's own matrix
   ModelKernels kernels = ModelKernels::plain;
   RecomputePolicy recompute = RecomputePolicy::none;  // llama
+  // In training, of the embedding and of what each half of a block adds.
+  double dropout = 0;
 
   bool operator==(const ModelConfig&) const = default;
 };
@@ -66,7 +68,8 @@ struct ModelPreset {
 
 /// Errors: InvalidArgument for a size below 1, heads that do not divide dim,
 /// kv_heads that do not divide heads (GPT-2: that are not heads), heads of odd
-/// width (Llama), norm_eps or rope_base that is not above 0.
+/// width (Llama), norm_eps or rope_base that is not above 0, dropout outside
+/// [0, 1).
 void validate(const ModelConfig& model);
 
 /// A matrix that embedding and head share counts once.

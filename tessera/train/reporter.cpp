@@ -24,15 +24,25 @@ void print(const std::string& line) {
   std::fflush(stdout);
 }
 
+OpenFile prepare(const std::string& metrics,
+                 std::optional<int64_t> goes_on_after) {
+  if (!goes_on_after) return OpenFile::anew;
+  drop_metrics_after(metrics, *goes_on_after);
+  return OpenFile::append;
+}
+
 }  // namespace
 
 struct Reporter::State {
-  State(const TrainConfig& run_config, int num_ranks)
+  State(const TrainConfig& run_config, int num_ranks,
+        std::optional<int64_t> goes_on_after)
       : config(run_config),
         world_size(num_ranks),
         folder(config.output.folder),
-        metrics(folder + "/metrics.jsonl", OpenFile::anew) {
-    if (config.output.tensorboard) events.emplace(folder);
+        metrics(folder + "/metrics.jsonl",
+                prepare(folder + "/metrics.jsonl", goes_on_after)),
+        has_curve(goes_on_after.value_or(0) > 0) {
+    if (config.output.tensorboard) events.emplace(folder, goes_on_after);
   }
 
   void scalar(const char* tag, double value, int64_t step) {
@@ -50,11 +60,12 @@ struct Reporter::State {
   double seconds = 0;
   const Clock::time_point start = Clock::now();
   int64_t first_step = 0;  // of this process
-  bool has_curve = false;  // some loss was finite
+  bool has_curve;          // some loss was finite
 };
 
-Reporter::Reporter(const TrainConfig& config, int world_size)
-    : state_(std::make_unique<State>(config, world_size)) {
+Reporter::Reporter(const TrainConfig& config, int world_size,
+                   std::optional<int64_t> goes_on_after)
+    : state_(std::make_unique<State>(config, world_size, goes_on_after)) {
   print(str(name_of(config.model.architecture), " of ",
             with_commas(num_parameters(config.model)), " parameters on ",
             world_size, world_size == 1 ? " rank" : " ranks", ", ",
@@ -62,6 +73,8 @@ Reporter::Reporter(const TrainConfig& config, int world_size)
 }
 
 Reporter::~Reporter() = default;
+
+void Reporter::say(const std::string& line) { print(line); }
 
 void Reporter::step(const StepReport& report) {
   State& s = *state_;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "tessera/train/train_config.h"
 
@@ -24,14 +25,18 @@ struct StepReport {
 
 class Reporter {
  public:
-  /// Makes the files in config.output.folder, which is there, anew.
+  /// Makes the files in config.output.folder, which is there, anew; for a run
+  /// that goes on after a step, drops what they say of later ones.
   /// Errors, here and below: Failure (cannot_write) with the file and the
   /// system's reason.
-  Reporter(const TrainConfig& config, int world_size);
+  Reporter(const TrainConfig& config, int world_size,
+           std::optional<int64_t> goes_on_after = {});
   ~Reporter();
   Reporter(const Reporter&) = delete;
   Reporter& operator=(const Reporter&) = delete;
 
+  /// A line for people.
+  void say(const std::string& line);
   void step(const StepReport& report);
   void held_out(int64_t step, double loss);
   /// The curve, and the last lines.

@@ -76,6 +76,7 @@ LanguageModelPtr load_model(const TrainConfig& config, const World& world,
   shard_model(*model, config.shard, init_device_mesh(world));
   draw_weights(*model, {.layers = config.model.layers});
   load_weights(*model, folder);
+  model->eval();
   return model;
 }
 

@@ -33,7 +33,7 @@ void save_weights(LanguageModel& model, const DeviceMesh& mesh,
 void make_run_folder(const TrainConfig& config, const Tokenizer& tokenizer);
 
 /// A model of `config` over the ranks of `world`, with the weights of `folder`.
-/// Collective. Errors: as load_weights.
+/// It does not drop out. Collective. Errors: as load_weights.
 [[nodiscard]] LanguageModelPtr load_model(const TrainConfig& config,
                                           const World& world,
                                           const std::string& folder);

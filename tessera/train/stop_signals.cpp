@@ -30,7 +30,7 @@ void die_of(int signal) {
 
 StopSignals::StopSignals() {
   ::sigemptyset(&watched_);
-  for (const int signal : {SIGTERM, SIGHUP, SIGINT}) {
+  for (const int signal : {SIGTERM, SIGUSR1, SIGHUP, SIGINT}) {
     if (!ignored(signal)) ::sigaddset(&watched_, signal);
   }
   sigset_t blocked = watched_;
@@ -67,10 +67,16 @@ void StopSignals::watch() {
 }
 
 void StopSignals::take(int signal) {
-  const bool again = signal == SIGINT && requested_ == SIGINT;
+  constexpr std::chrono::seconds kOneWish(1);
+  const auto now = std::chrono::steady_clock::now();
+  const int first = requested_;
+  const bool again =
+      (signal == SIGINT && first == SIGINT) ||
+      (signal == SIGTERM && first != 0 && now - requested_at_ >= kOneWish);
   if (!deferred_ || again) die_of(signal);
-  int none = 0;
-  requested_.compare_exchange_strong(none, signal);
+  if (first != 0) return;
+  requested_at_ = now;
+  requested_ = signal;
 }
 
 }  // namespace tessera::train

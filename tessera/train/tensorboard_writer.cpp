@@ -21,6 +21,9 @@ constexpr int kEventWallTime = 1;
 constexpr int kEventStep = 2;
 constexpr int kEventFileVersion = 3;
 constexpr int kEventSummary = 5;
+constexpr int kEventSessionLog = 7;
+constexpr int kSessionStatus = 1;
+constexpr uint64_t kSessionStart = 1;
 constexpr int kSummaryValue = 1;
 constexpr int kValueTag = 1;
 constexpr int kValueSimpleValue = 2;
@@ -56,6 +59,11 @@ std::string bytes_field(int number, std::string_view bytes) {
 
 std::string wall_time_field(double wall_time) {
   return field(kEventWallTime, WireType::fixed64) + little_endian(wall_time);
+}
+
+std::string step_field(int64_t step) {
+  return field(kEventStep, WireType::varint) +
+         varint(static_cast<uint64_t>(step));
 }
 
 /// The first record of a file.
@@ -105,17 +113,25 @@ std::string scalar_event(std::string_view tag, double value, int64_t step,
   const std::string one = bytes_field(kValueTag, tag) +
                           field(kValueSimpleValue, WireType::fixed32) +
                           little_endian(static_cast<float>(value));
-  return wall_time_field(wall_time) + field(kEventStep, WireType::varint) +
-         varint(static_cast<uint64_t>(step)) +
+  return wall_time_field(wall_time) + step_field(step) +
          bytes_field(kEventSummary, bytes_field(kSummaryValue, one));
 }
 
-TensorBoardWriter::TensorBoardWriter(const std::string& folder) {
+std::string start_event(int64_t step, double wall_time) {
+  const std::string start =
+      field(kSessionStatus, WireType::varint) + varint(kSessionStart);
+  return wall_time_field(wall_time) + step_field(step) +
+         bytes_field(kEventSessionLog, start);
+}
+
+TensorBoardWriter::TensorBoardWriter(const std::string& folder,
+                                     std::optional<int64_t> goes_on_after) {
   file_ = open_new(folder + "/" + event_file_name(), path_);
   require(file_ >= 0, ExitCode::cannot_write, [&] {
     return str("'", path_, "' cannot be written (", std::strerror(errno), ").");
   });
   write_record(version_event(now()));
+  if (goes_on_after) write_record(start_event(*goes_on_after + 1, now()));
 }
 
 TensorBoardWriter::~TensorBoardWriter() {

@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -25,13 +26,20 @@ namespace tessera::train {
 [[nodiscard]] std::string scalar_event(std::string_view tag, double value,
                                        int64_t step, double wall_time);
 
+/// Event{wall_time, step, session_log{status: START}}: a run that starts again
+/// with this step.
+[[nodiscard]] std::string start_event(int64_t step, double wall_time);
+
 class TensorBoardWriter {
  public:
   /// Makes a new file events.out.tfevents.* in `folder`, which must be there;
   /// TensorBoard shows the files of a folder as one run.
   /// Errors, here and below: Failure (cannot_write) that names the file and the
   /// system's reason. The run may go on, and the next scalar be tried.
-  explicit TensorBoardWriter(const std::string& folder);
+  /// goes_on_after: what earlier files of the folder say of later steps is no
+  /// longer shown.
+  explicit TensorBoardWriter(const std::string& folder,
+                             std::optional<int64_t> goes_on_after = {});
   ~TensorBoardWriter();
   TensorBoardWriter(const TensorBoardWriter&) = delete;
   TensorBoardWriter& operator=(const TensorBoardWriter&) = delete;

@@ -4,8 +4,9 @@
 
 #include <chrono>
 #include <cmath>
+#include <filesystem>
 #include <memory>
-#include <utility>
+#include <string>
 #include <vector>
 
 #include "tessera/mesh/device_mesh.h"
@@ -13,8 +14,12 @@
 #include "tessera/train/agree_on_failure.h"
 #include "tessera/train/build_model_meta.h"
 #include "tessera/train/build_optimizer.h"
+#include "tessera/train/checkpoint_folder.h"
+#include "tessera/train/checkpoint_load.h"
+#include "tessera/train/checkpoint_save.h"
 #include "tessera/train/evaluate.h"
 #include "tessera/train/peak_memory.h"
+#include "tessera/train/random_state.h"
 #include "tessera/train/reporter.h"
 #include "tessera/train/run_folder.h"
 #include "tessera/train/sampler.h"
@@ -62,55 +67,75 @@ SamplerOptions sampler_options(const TrainConfig& config, const TrainData& data,
           .world_size = world.size()};
 }
 
+/// What is there before a run begins.
+struct Start {
+  StepShape shape;
+  std::unique_ptr<TrainData> data;
+  std::optional<ResumePoint> point;    // none: anew
+  std::unique_ptr<Reporter> reporter;  // on rank 0
+};
+
 /// One run of `train`: what its steps share.
 class Training {
  public:
   Training(const TrainConfig& config, const World& world,
-           const TrainCalls& calls, const StepShape& shape,
-           const TrainData& data, Reporter* reporter)
+           const TrainCalls& calls, const Start& start)
       : config_(config),
         calls_(calls),
-        shape_(shape),
-        data_(data),
-        reporter_(reporter),
+        start_(start),
+        data_(*start.data),
+        reporter_(start.reporter.get()),
         mesh_(init_device_mesh(
             world, {.shape = {world.size()}, .axes = {"dp_shard"}})),
         model_(make_model(config, mesh_)),
         optimizer_(build_optimizer(*model_, config.optimizer)),
         schedule_(*optimizer_, config.schedule, {config.optimizer.lr}),
-        sampler_(sampler_options(config, data, world)) {}
+        sampler_(sampler_options(config, data_, world)),
+        saver_(config, world,
+               {.text = data_.text_id(), .storage = calls.storage}),
+        state_{*model_, *optimizer_} {}
 
   TrainOutcome run() {
-    resume();
+    checkpoint_load();
+    const bool complete = counters().step >= config_.train.steps;
     Ending ending = Ending::finished;
-    while (ending == Ending::finished && outcome_.steps < config_.train.steps) {
+    while (ending == Ending::finished &&
+           counters().step < config_.train.steps) {
       ending = step();
-      if (due(config_.evaluation.every)) {
-        measure(config_.evaluation.max_windows);
-      }
+      if (ending == Ending::finished) between_steps();
     }
-    outcome_.ending = ending;
-    finish();
-    return outcome_;
+    finish(ending, complete);
+    return outcome(ending);
   }
 
  private:
-  void resume() {
-    if (!calls_.checkpoint.load) return;
-    TrainState state{*model_, *optimizer_};
-    calls_.checkpoint.load(state);
-    outcome_.steps = state.step;
-    sampler_.seek(state.step * shape_.windows());
+  RunCounters& counters() { return state_.counters; }
+
+  void checkpoint_load() {
+    const World& world = mesh_.world();
+    if (!start_.point) {
+      seed_random(config_.train.seed, 0, world.rank());
+      return;
+    }
+    train::checkpoint_load(*start_.point, state_, config_.train.seed, world);
+    if (start_.point->text != data_.text_id()) counters().samples = 0;
+    sampler_.seek(counters().samples);
+  }
+
+  void checkpoint_save(Keep keep) {
+    if (config_.checkpoint.enabled) saver_.save(state_, keep);
   }
 
   Ending step() {
     const auto start = Clock::now();
-    schedule_.apply(outcome_.steps);
+    schedule_.apply(counters().step);
     const StepResult result =
         train_step(*model_, *optimizer_, next_batches(), mesh_,
                    {.max_norm = config_.train.max_norm, .wish = wish()});
-    ++outcome_.steps;
-    if (!result.updated) ++outcome_.num_skipped;
+    ++counters().step;
+    counters().samples = sampler_.samples_taken();
+    counters().tokens += result.tokens;
+    if (!result.updated) ++counters().num_skipped;
     report(result, std::chrono::duration<double>(Clock::now() - start).count());
     if (!result.updated && config_.train.on_nonfinite == OnNonFinite::stop) {
       return Ending::nonfinite;
@@ -120,7 +145,7 @@ class Training {
 
   std::vector<Batch> next_batches() {
     std::vector<Batch> batches;
-    for (int64_t i = 0; i < shape_.micro_batches; ++i) {
+    for (int64_t i = 0; i < start_.shape.micro_batches; ++i) {
       batches.push_back(data_.train().batch(sampler_.next()));
     }
     return batches;
@@ -131,78 +156,177 @@ class Training {
                                                             : Wish::go_on;
   }
 
-  [[nodiscard]] bool due(int64_t every) const {
-    return every > 0 && outcome_.steps % every == 0 &&
-           outcome_.steps < config_.train.steps;
+  void between_steps() {
+    const bool better = due(config_.evaluation.every) &&
+                        is_best(measure(config_.evaluation.max_windows));
+    if (better || due(config_.checkpoint.every)) {
+      checkpoint_save(better ? Keep::best : Keep::latest);
+    }
+  }
+
+  bool due(int64_t every) {
+    return every > 0 && counters().step % every == 0 &&
+           counters().step < config_.train.steps;
   }
 
   void report(const StepResult& result, double seconds) {
     if (!reporter_) return;
-    reporter_->step({.step = outcome_.steps,
+    reporter_->step({.step = counters().step,
                      .loss = result.loss,
                      .grad_norm = result.grad_norm,
-                     .lr = schedule_.lr(outcome_.steps - 1),
+                     .lr = schedule_.lr(counters().step - 1),
                      .tokens = result.tokens,
                      .seconds = seconds,
-                     .num_skipped = outcome_.num_skipped,
+                     .num_skipped = counters().num_skipped,
                      .peak_bytes = peak_memory(mesh_.device())});
   }
 
   /// The held-out loss, on so many windows (0: all); none without such a text.
-  std::optional<double> measure(int64_t max_windows) {
+  std::optional<double> held_out_loss(int64_t max_windows) {
     if (data_.held_out() == nullptr) return std::nullopt;
-    const double loss =
-        evaluate(*model_, *data_.held_out(), mesh_,
-                 {.batch = config_.train.batch, .max_windows = max_windows})
-            .loss;
-    if (reporter_) reporter_->held_out(outcome_.steps, loss);
+    return evaluate(*model_, *data_.held_out(), mesh_,
+                    {.batch = config_.train.batch, .max_windows = max_windows})
+        .loss;
+  }
+
+  std::optional<double> measure(int64_t max_windows) {
+    const auto loss = held_out_loss(max_windows);
+    if (loss && reporter_) reporter_->held_out(counters().step, *loss);
     return loss;
   }
 
+  /// At the end, on the windows of the losses before.
+  std::optional<double> comparable_loss() {
+    const int64_t windows = config_.evaluation.max_windows;
+    const bool wanted =
+        config_.checkpoint.enabled && config_.checkpoint.keep_best;
+    if (windows == 0 || !wanted) return held_out_loss_;
+    return held_out_loss(windows);
+  }
+
+  /// Whether it is the run's lowest, and is to be kept.
+  bool is_best(std::optional<double> loss) {
+    auto& best = counters().best_held_out;
+    if (!loss || !(*loss < best.value_or(INFINITY))) return false;
+    best = loss;
+    return config_.checkpoint.keep_best;
+  }
+
   /// Leaves what there is. A run that was told to end does not take the time to
-  /// measure.
-  void finish() {
-    if (outcome_.ending == Ending::finished) {
-      outcome_.held_out_loss = measure(0);
+  /// measure; one that was complete when it was resumed was measured then.
+  void finish(Ending ending, bool complete) {
+    Keep keep = Keep::latest;
+    if (ending == Ending::finished && !complete) {
+      held_out_loss_ = measure(0);
+      if (is_best(comparable_loss())) keep = Keep::best;
     }
-    if (calls_.checkpoint.save) {
-      calls_.checkpoint.save({*model_, *optimizer_, outcome_.steps});
-    }
+    if (!complete) checkpoint_save(keep);
+    saver_.finish();
     save_weights(*model_, mesh_, config_.output.folder);
     if (reporter_) reporter_->finish();
   }
 
+  TrainOutcome outcome(Ending ending) {
+    return {.ending = ending,
+            .steps = counters().step,
+            .num_skipped = counters().num_skipped,
+            .held_out_loss = held_out_loss_,
+            .checkpoint = saver_.last()};
+  }
+
   const TrainConfig& config_;
   const TrainCalls& calls_;
-  const StepShape shape_;
+  const Start& start_;
   const TrainData& data_;
-  Reporter* const reporter_;  // on rank 0
+  Reporter* const reporter_;
   const DeviceMesh mesh_;
   const LanguageModelPtr model_;
   const std::unique_ptr<torch::optim::Optimizer> optimizer_;
   LrSchedule schedule_;
   Sampler sampler_;
-  TrainOutcome outcome_;
+  CheckpointSaver saver_;
+  TrainState state_;
+  std::optional<double> held_out_loss_;
 };
+
+bool is_below(const std::string& path, const std::string& folder) {
+  return std::filesystem::weakly_canonical(path).parent_path() ==
+         std::filesystem::weakly_canonical(folder);
+}
+
+/// After which step of this folder's own run it goes on, if it does.
+std::optional<int64_t> goes_on_after(const std::optional<ResumePoint>& point,
+                                     const TrainConfig& config) {
+  const bool own =
+      point && is_below(point->path, checkpoint_folder(config.output.folder));
+  return own ? std::optional(point->counters.step) : std::nullopt;
+}
+
+void say_where_it_begins(Reporter& reporter, const ResumePoint& point,
+                         const std::vector<std::string>& notes,
+                         const TrainConfig& config) {
+  std::string line =
+      str("goes on from '", point.path, "', after step ", point.counters.step);
+  if (point.counters.step >= config.train.steps) {
+    line += ": all steps are done";
+  }
+  for (const std::string& note : notes) line += "; " + note;
+  reporter.say(line);
+}
+
+/// On rank 0: the run folder, and what people are told first.
+std::unique_ptr<Reporter> open_folder(const TrainConfig& config,
+                                      const TrainCalls& calls, int world_size,
+                                      const Start& start,
+                                      const std::vector<std::string>& notes) {
+  const auto own_step = goes_on_after(start.point, config);
+  make_run_folder(config, start.data->tokenizer());
+  const std::string aside =
+      set_aside_checkpoints(config.output.folder, own_step.value_or(-1));
+  auto reporter = std::make_unique<Reporter>(config, world_size, own_step);
+  if (start.point) {
+    say_where_it_begins(*reporter, *start.point, notes, config);
+  } else if (calls.resume != "never") {
+    reporter->say(str("no checkpoint in '",
+                      checkpoint_folder(config.output.folder),
+                      "'; begins anew"));
+  }
+  if (!aside.empty()) {
+    reporter->say(
+        str("checkpoints that are not of this run are in '", aside, "' now"));
+  }
+  return reporter;
+}
+
+Start begin(const TrainConfig& config, const World& world,
+            const TrainCalls& calls) {
+  Start start;
+  agree_on_failure(world, [&] {
+    start.shape = step_shape(config, world.size());
+    start.data = std::make_unique<TrainData>(
+        config, world.rank() == 0 ? Checksum::compared : Checksum::trusted);
+  });
+  start.point = find_checkpoint(calls.resume, config, world);
+  agree_on_failure(world, [&] {
+    std::vector<std::string> notes;
+    if (start.point) {
+      notes = check_checkpoint(*start.point, config, start.data->text_id(),
+                               world.size());
+    }
+    if (world.rank() == 0) {
+      start.reporter = open_folder(config, calls, world.size(), start, notes);
+    }
+  });
+  return start;
+}
 
 }  // namespace
 
 TrainOutcome train(const TrainConfig& config, const World& world,
                    const TrainCalls& calls) {
-  std::unique_ptr<TrainData> data;
-  std::unique_ptr<Reporter> reporter;
-  StepShape shape;
-  agree_on_failure(world, [&] {
-    shape = step_shape(config, world.size());
-    data = std::make_unique<TrainData>(
-        config, world.rank() == 0 ? Checksum::compared : Checksum::trusted);
-    if (world.rank() == 0) {
-      make_run_folder(config, data->tokenizer());
-      reporter = std::make_unique<Reporter>(config, world.size());
-    }
-  });
+  const Start start = begin(config, world, calls);
   const DeterministicScope deterministic(config.train.deterministic);
-  return Training(config, world, calls, shape, *data, reporter.get()).run();
+  return Training(config, world, calls, start).run();
 }
 
 }  // namespace tessera::train

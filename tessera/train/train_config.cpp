@@ -35,6 +35,7 @@ void read_model(ConfigReader& reader, TrainConfig& config) {
              {{"none", RecomputePolicy::none},
               {"selective", RecomputePolicy::selective},
               {"block", RecomputePolicy::block}});
+  reader.get("model.dropout", model.dropout, {.min = 0, .max = 1});
   reader.get("model.init_std", config.init_std, {.above = 0});
   validate(model);
 }
@@ -100,10 +101,21 @@ void read_shard(ConfigReader& reader, ShardConfig& shard) {
       });
 }
 
+void read_checkpoint(ConfigReader& reader, CheckpointConfig& checkpoint) {
+  reader.get("checkpoint.enabled", checkpoint.enabled);
+  reader.get("checkpoint.every", checkpoint.every, {.min = 0});
+  reader.get("checkpoint.how", checkpoint.how,
+             {{"async", SaveHow::async}, {"sync", SaveHow::sync}});
+  reader.get("checkpoint.keep_latest", checkpoint.keep_latest, {.min = 0});
+  reader.get("checkpoint.keep_every", checkpoint.keep_every, {.min = 0});
+  reader.get("checkpoint.keep_best", checkpoint.keep_best);
+}
+
 void read_output(ConfigReader& reader, TrainConfig& config) {
   reader.get("evaluation.every", config.evaluation.every, {.min = 0});
   reader.get("evaluation.max_windows", config.evaluation.max_windows,
              {.min = 0});
+  read_checkpoint(reader, config.checkpoint);
   reader.get("output.folder", config.output.folder);
   reader.get("output.print_every", config.output.print_every, {.min = 1});
   reader.get("output.tensorboard", config.output.tensorboard);

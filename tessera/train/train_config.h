@@ -61,6 +61,21 @@ struct EvaluationConfig {
   int64_t max_windows = 256;  // of the held-out text; 0: all. At the end: all
 };
 
+enum class SaveHow {
+  async,  // the loop goes on while files are written
+  sync,   // it waits, and needs no second copy of the state in host memory
+};
+
+/// docs/train.md, "Checkpoints".
+struct CheckpointConfig {
+  bool enabled = true;
+  int64_t every = 500;  // steps; 0: at the end only
+  SaveHow how = SaveHow::async;
+  int64_t keep_latest = 2;  // this many; 0: all
+  int64_t keep_every = 0;   // and every step that this divides; 0: none such
+  bool keep_best = true;    // and the one of the best held-out loss
+};
+
 struct OutputConfig {
   std::string folder = "run";
   int64_t print_every = 10;
@@ -82,6 +97,7 @@ struct TrainConfig {
   LrScheduleOptions schedule;  // total_steps is train.steps
   ShardConfig shard;
   EvaluationConfig evaluation;
+  CheckpointConfig checkpoint;
   OutputConfig output;
   DistributedConfig distributed;
 

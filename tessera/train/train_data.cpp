@@ -2,6 +2,8 @@
 
 #include <string>
 
+#include "tessera/base/error.h"
+
 namespace tessera::train {
 namespace {
 
@@ -42,6 +44,11 @@ TrainData::TrainData(const TrainConfig& config, Checksum checksum)
   } else if (file_.tokens(Split::validation).size() > 0) {
     held_out_.emplace(config);
   }
+}
+
+std::string TrainData::text_id() const {
+  return str(file_.header().num_train, " tokens, checksum ",
+             file_.header().data_checksum);
 }
 
 }  // namespace tessera::train

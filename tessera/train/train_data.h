@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 
 #include "tessera/train/token_batches.h"
 #include "tessera/train/token_file.h"
@@ -43,6 +44,8 @@ class TrainData {
   [[nodiscard]] const TokenBatches* held_out() const {
     return held_out_ ? &held_out_->batches() : nullptr;
   }
+  /// The same for files with the same training tokens, and those alone.
+  [[nodiscard]] std::string text_id() const;
   [[nodiscard]] const Tokenizer& tokenizer() const { return file_.tokenizer(); }
 
  private:

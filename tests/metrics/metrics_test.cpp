@@ -102,6 +102,17 @@ TEST(MetricsFile, GoesOnBehindTheLastWholeLine) {
   }
 }
 
+TEST(MetricsFile, StepsThatARunDoesAgainAreTakenOut) {
+  const TemporaryFolder folder;
+  const std::string kept =
+      "{\"step\":1,\"loss\":2.5}\n{\"note\":\"x\"}\n{\"step\":2}\n";
+  write_bytes(folder / "m", kept + "{\"step\":3}\n\n{\"step\":4}\n{\"st");
+  drop_metrics_after(folder / "m", 2);
+  EXPECT_EQ(read_bytes(folder / "m"), kept);
+  drop_metrics_after(folder / "none", 2);
+  EXPECT_FALSE(std::filesystem::exists(folder / "none"));
+}
+
 TEST(MetricsFile, AFullDiskLeavesWholeLinesAndTheWriterUsable) {
   const TemporaryFolder folder;
   const int failed_at = on_full_disk(100, [&] {
@@ -171,6 +182,20 @@ TEST(TensorBoard, AScalarIsTheseBytes) {
       "\x0a\x01l\x15\0\0\x80\x3f",
       24);  // tag: "l", simple_value: 1.0
   EXPECT_EQ(event, expected);
+}
+
+TEST(TensorBoard, ARunThatGoesOnBeginsWithTheseBytes) {
+  const std::string event = start_event(300, 2.0);
+  const std::string expected(
+      "\x09\0\0\0\0\0\0\0\x40"  // wall_time: 2.0
+      "\x10\xac\x02"            // step: 300
+      "\x3a\x02\x08\x01",       // session_log { status: START }
+      16);
+  EXPECT_EQ(event, expected);
+  const TemporaryFolder folder;
+  const TensorBoardWriter anew(folder.path()), on(folder.path(), 299);
+  EXPECT_EQ(read_bytes(on.path()).size(),
+            read_bytes(anew.path()).size() + 12 + event.size() + 4);
 }
 
 TEST(TensorBoard, TwoWritersInOneSecondHaveTheirOwnFiles) {

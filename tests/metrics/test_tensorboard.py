@@ -122,14 +122,27 @@ class TensorBoardTest(unittest.TestCase):
                 [event[2], value[2]])
         self.check(scalars)
 
-    def test_tensorboard_reads_the_same(self):
+    def read_by_tensorboard(self, folder):
         python = os.environ.get("TESSERA_TENSORBOARD_PYTHON")
         if not python:
             self.skipTest("TESSERA_TENSORBOARD_PYTHON is not set")
-        read = subprocess.run([python, "-c", OWN_READER, self.folder.name],
+        read = subprocess.run([python, "-c", OWN_READER, folder],
                               capture_output=True, text=True, timeout=120)
         self.assertEqual(read.returncode, 0, read.stderr)
-        self.check(json.loads(read.stdout))
+        return json.loads(read.stdout)
+
+    def test_tensorboard_reads_the_same(self):
+        self.check(self.read_by_tensorboard(self.folder.name))
+
+    def test_tensorboard_forgets_what_a_resumed_run_does_again(self):
+        with tempfile.TemporaryDirectory() as folder:
+            subprocess.run([WRITE_EVENTS, folder, "resumed"], check=True,
+                           timeout=60)
+            scalars = self.read_by_tensorboard(folder)
+        self.assertEqual(
+            scalars["train/loss"],
+            [[step, 1.0] for step in range(5)] +
+            [[step, 2.0] for step in range(5, 8)])
 
 
 if __name__ == "__main__":

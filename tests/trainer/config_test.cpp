@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tessera/base/error.h"
+#include "tessera/train/config_changes.h"
 #include "tessera/train/failure.h"
 #include "tessera/train/step_shape.h"
 #include "tessera/train/train_config.h"
@@ -87,9 +88,45 @@ TEST(TrainConfig, ValuesThatDoNotGoTogetherAreRefused) {
   for (const Words& words :
        {Words{"shard.reduce_dtype=bfloat16"}, Words{"model.heads=3"},
         Words{"schedule.warmup_steps=5000"}, Words{"schedule.decay=wsd"},
-        Words{"model.preset=giant"}, Words{"train.steps=0"}}) {
+        Words{"model.preset=giant"}, Words{"train.steps=0"},
+        Words{"model.dropout=1"}, Words{"checkpoint.every=-1"}}) {
     EXPECT_THROW((void)default_train_config(words), InvalidArgument)
         << words[0];
+  }
+}
+
+TEST(ConfigChanges, AreTheKeysThatMatterWithBothValues) {
+  const auto before = default_train_config(Words{"train.batch=4"});
+  const auto now = default_train_config(
+      Words{"train.batch=8", "optimizer.lr=2e-3", "model.dim=64",
+            "model.ffn=64", "output.folder=other", "data.tokens=more.tok",
+            "checkpoint.every=7", "schedule.decay=linear"});
+  EXPECT_EQ(config_changes(before.toml, before.toml),
+            std::vector<ConfigChange>{});
+  EXPECT_EQ(
+      config_changes(before.toml, now.toml),
+      (std::vector<ConfigChange>{{"model.dim", "128", "64"},
+                                 {"model.ffn", "352", "64"},
+                                 {"optimizer.lr", "0.001", "0.002"},
+                                 {"schedule.decay", "\"cosine\"", "\"linear\""},
+                                 {"train.batch", "4", "8"}}));
+  EXPECT_EQ(describe({"train.batch", "4", "8"}), "train.batch 4 -> 8");
+}
+
+TEST(ConfigChanges, AKeyThatOneOfThemLacksIsNoChange) {
+  EXPECT_EQ(
+      config_changes("[a]\nold = 1\nsame = 2\n", "[a]\nsame = 2\nb = 3\n"),
+      std::vector<ConfigChange>{});
+}
+
+TEST(ConfigChanges, OnlyWhatTheWeightsMeanShapesTheModel) {
+  for (const char* key : {"model.dim", "model.architecture", "model.seq",
+                          "model.rope_base", "model.tied"}) {
+    EXPECT_TRUE(shapes_model(key)) << key;
+  }
+  for (const char* key :
+       {"model.dropout", "model.init_std", "train.batch", "optimizer.lr"}) {
+    EXPECT_FALSE(shapes_model(key)) << key;
   }
 }
 

@@ -201,7 +201,7 @@ TEST_F(Program, EveryMistakeHasItsExitCodeAndOneSentence) {
   const std::vector<BadDay> days = {
       {{"--train.stepz=3"}, 2, "train.steps"},
       {{"--train.steps=many"}, 2, "train.steps"},
-      {{"--resume", "auto"}, 2, "no checkpoints"},
+      {{"--resume", path("none")}, 23, "no complete checkpoint"},
       {{"--data.tokens=" + path("none.tok")}, 10, "none.tok"},
       {{"--data.tokens=" + path("altered.tok")}, 11, "altered.tok"},
       {{"--model.seq=4000", "--train.tokens_per_step=0"}, 12, "4000"},
@@ -227,12 +227,13 @@ TEST_F(Program, OneRankSpeaksForAllWhenAllMeetTheSameMistake) {
 // A limit on the size of files stands for a disk that becomes full. One
 // process: ranks also share memory by files.
 TEST_F(Program, AFileThatCannotGrowEndsTheRunWithItsOwnCode) {
-  RunningProgram program(train_words({"--train.steps=100000"}),
-                         {.in_child = [] {
-                           ::signal(SIGXFSZ, SIG_IGN);
-                           const rlimit limit{8'000, 8'000};
-                           ::setrlimit(RLIMIT_FSIZE, &limit);
-                         }});
+  RunningProgram program(
+      train_words({"--train.steps=100000", "--checkpoint.enabled=false"}),
+      {.in_child = [] {
+        ::signal(SIGXFSZ, SIG_IGN);
+        const rlimit limit{8'000, 8'000};
+        ::setrlimit(RLIMIT_FSIZE, &limit);
+      }});
   const Ended ended = end(program);
   EXPECT_EQ(ended.code, 20) << ended.error;
   EXPECT_EQ(count(ended.error, "metrics.jsonl' cannot be written"), 1)
