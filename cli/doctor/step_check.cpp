@@ -5,7 +5,6 @@
 #include "tessera/base/error.h"
 #include "tessera/comm/communicator.h"
 #include "tessera/mesh/device_mesh.h"
-#include "tessera/shard/find_units.h"
 #include "tessera/shard/full_parameters.h"
 #include "tessera/shard/fully_shard.h"
 
@@ -119,22 +118,10 @@ Check rule(const World& world, const char* name, const char* advice,
   return check;
 }
 
-// Nothing refuses the wrong order, so it is shown what it costs.
-Check check_order(const DeviceMesh& mesh) {
-  return run_check(
-      "sharded bottom-up?", kExitRules, "Send this report.", [&](Check& check) {
-        Net right = make_net(mesh.device());
-        shard(right, mesh);
-        Net wrong = make_net(mesh.device());
-        fully_shard(*wrong, {.mesh = mesh});
-        fully_shard(*wrong->first, {.mesh = mesh});
-        const size_t units = units_below(*right).size();
-        check.text = str("blocks first, then the model: ", units,
-                         " units hold parameters, each gathered alone; the "
-                         "model first: ",
-                         units_below(*wrong).size(), ", gathered as a whole");
-        require<InvalidState>(units == 2, [&] { return check.text; });
-      });
+void shard_from_the_top(const DeviceMesh& mesh) {
+  Net net = make_net(mesh.device());
+  fully_shard(*net, {.mesh = mesh});
+  fully_shard(*net->first, {.mesh = mesh});
 }
 
 void step_on_lost_weights(const DeviceMesh& mesh) {
@@ -183,7 +170,10 @@ std::vector<Check> check_rules(const World& world) {
         Net net = make_net(world.device(), world.rank());
         shard(net, mesh);
       }));
-  checks.push_back(check_order(mesh));
+  checks.push_back(
+      rule(world, "sharded bottom-up?",
+           "Call fully_shard on the blocks first, on the whole model last.",
+           [&] { shard_from_the_top(mesh); }));
   checks.push_back(rule(world, "optimizer after?",
                         "Make the optimizer after the last fully_shard.", [&] {
                           Net net = make_net(world.device());

@@ -98,6 +98,7 @@ class Setup(unittest.TestCase):
         asked = self.asked()
         self.assertEqual(asked[1:], [
             "pip -m pip install tensorboard",
+            "pip -m pip install transformers safetensors",
             "apt-get install -y --no-install-recommends sentencepiece",
             "apt-get install -y --no-install-recommends openmpi-bin",
             "apt-get install -y --no-install-recommends zsh",
