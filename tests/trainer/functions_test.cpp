@@ -136,6 +136,18 @@ TEST(Functions, TokenLossesAreSummedAndMissingTargetsLeftOut) {
       {noise({2, 2, 7})});
 }
 
+TEST(Functions, DropoutKeepsTheMeanInTrainingAndIsNothingElsewhere) {
+  torch::manual_seed(1);
+  const auto x = torch::ones({100, 100});
+  EXPECT_TRUE(dropout(x, 0.25, Mode::evaluation).is_same(x));
+  EXPECT_TRUE(dropout(x, 0, Mode::training).is_same(x));
+  const auto dropped = dropout(x, 0.25, Mode::training);
+  EXPECT_TRUE(torch::allclose(std::get<0>(at::_unique(dropped)),
+                              torch::tensor({0.0, 1 / 0.75})));
+  // Of 10 000 draws: 0.01 is two deviations of the mean.
+  EXPECT_NEAR(dropped.mean().item<double>(), 1, 0.02);
+}
+
 TEST(Functions, TokenLossesOfLowPrecisionLogitsAreTakenInFloat32) {
   const auto logits = torch::randn({1, 3, 5}).to(torch::kBFloat16);
   const auto targets = torch::zeros({1, 3}, torch::kLong);

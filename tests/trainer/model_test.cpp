@@ -76,6 +76,19 @@ TEST(Models, APositionSeesAllThatComesBeforeAndNothingAfter) {
   }
 }
 
+TEST(Models, DropOutInTrainingAlone) {
+  for (ModelConfig config : kSmallModels) {
+    config.dropout = 0.5;
+    auto model = plain(config);
+    const torch::NoGradGuard no_grad;
+    const auto tokens = torch::arange(8, torch::kLong).view({1, 8});
+    EXPECT_FALSE(torch::equal(model->forward(tokens), model->forward(tokens)));
+    model->eval();
+    const auto logits = model->forward(tokens);
+    EXPECT_TRUE(torch::equal(model->forward(tokens), logits));
+  }
+}
+
 TEST(Models, AreBuiltWithoutMemory) {
   for (const ModelConfig& config : kSmallModels) {
     for (const auto& parameter : build_model_meta(config)->parameters()) {
