@@ -42,6 +42,7 @@ function(tessera_use_torch target)
   list(GET pch 0 pch)
   target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:tessera_flags>)
   target_precompile_headers(${target} REUSE_FROM ${pch})
+  tessera_skip_header_where_no_torch(${target})
 endfunction()
 
 # The sources of the library in `result`: of each pair x_cuda.cpp and
