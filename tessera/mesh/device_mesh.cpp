@@ -26,6 +26,11 @@ class MeshCommunicators {
     return entry;
   }
 
+  [[nodiscard]] bool has(const RankGrid& grid, std::string_view purpose) {
+    const std::lock_guard lock(mutex_);
+    return made_.contains({grid.ranks(), std::string(purpose)});
+  }
+
  private:
   // A second mesh of one world may have the same axes: number all but the
   // first, so that names stay new.
@@ -123,6 +128,14 @@ DeviceMesh DeviceMesh::flatten(std::string_view name) const {
                                     .communicators = state.communicators}));
 }
 
+DeviceMesh DeviceMesh::block(int64_t size) const {
+  const State& state = checked(state_);
+  return DeviceMesh(std::make_shared<State>(
+      State{.world = state.world,
+            .grid = state.grid.block(size, state.world.rank()),
+            .communicators = state.communicators}));
+}
+
 const World& DeviceMesh::world() const { return checked(state_).world; }
 
 c10::Device DeviceMesh::device() const { return world().device(); }
@@ -136,6 +149,11 @@ std::shared_ptr<Communicator> DeviceMesh::communicator(
                "; slice or flatten it first.");
   });
   return state.communicators->get(state.world, state.grid, purpose);
+}
+
+bool DeviceMesh::has_communicator(std::string_view purpose) const {
+  const State& state = checked(state_);
+  return state.communicators->has(state.grid, purpose);
 }
 
 std::string DeviceMesh::describe() const {

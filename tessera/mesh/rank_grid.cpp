@@ -149,6 +149,19 @@ RankGrid RankGrid::flatten(std::string_view name) const {
   return {{numel()}, {std::string(name)}, ranks_};
 }
 
+RankGrid RankGrid::block(int64_t size, int rank) const {
+  require<InvalidArgument>(
+      shape_.size() == 1 && size >= 1 && numel() % size == 0, [&] {
+        return str("mesh: cannot take blocks of ", size, " ranks out of ",
+                   describe(), "; expected one axis and a size that divides ",
+                   numel(), ".");
+      });
+  const int64_t first = coordinates(rank)[0] / size * size;
+  return {{size},
+          {str(axes_[0], "/", size)},
+          {ranks_.begin() + first, ranks_.begin() + first + size}};
+}
+
 std::string RankGrid::describe() const {
   std::string text;
   for (size_t i = 0; i < axes_.size(); ++i) {

@@ -52,6 +52,10 @@ class RankGrid {
   /// The same ranks along one axis. Errors: InvalidArgument for an empty name.
   [[nodiscard]] RankGrid flatten(std::string_view name) const;
 
+  /// Of one axis of n * size ranks, the `size` neighbours that hold `rank`.
+  /// Errors: InvalidArgument for more axes, or a size that does not divide.
+  [[nodiscard]] RankGrid block(int64_t size, int rank) const;
+
   /// "(replicate: 2, shard: 3)"
   [[nodiscard]] std::string describe() const;
 

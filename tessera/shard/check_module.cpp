@@ -76,13 +76,6 @@ void check_options(const FullyShardOptions& options) {
         "fully_shard: no mesh given; set FullyShardOptions::mesh, for example "
         "to init_device_mesh(world).");
   });
-  require<Unsupported>(options.mesh.num_axes() == 1, [&] {
-    return tessera::str("fully_shard: the mesh ", options.mesh.describe(),
-                        " has ", options.mesh.num_axes(),
-                        " axes; only one axis is supported so far. "
-                        "Give a slice of it, such as mesh[\"",
-                        options.mesh.axes().back(), "\"].");
-  });
   require<InvalidState>(!c10::InferenceMode::is_enabled(), [] {
     return tessera::str(
         "fully_shard: inside InferenceMode, where it would make parameters "
@@ -177,7 +170,7 @@ void check_holders(const std::vector<FoundParameter>& parameters) {
 
 void check_equal_start(const std::vector<FoundParameter>& parameters,
                        const ShardLanes& lanes) {
-  if (lanes.size() == 1) return;
+  if (lanes.num_ranks() == 1) return;
   const std::string mine = describe(parameters);
   GateOff off;
   torch::NoGradGuard no_grad;
@@ -185,7 +178,7 @@ void check_equal_start(const std::vector<FoundParameter>& parameters,
       static_cast<int64_t>(hash_bytes(mine.data(), mine.size(), kFnvOffset));
   const auto on_device = at::TensorOptions(at::kLong).device(lanes.device);
   const at::Tensor input = at::full({1}, hash, on_device);
-  const at::Tensor output = at::empty({lanes.size()}, on_device);
+  const at::Tensor output = at::empty({lanes.num_ranks()}, on_device);
   const GatherCall call[] = {{output, input}};
   const CallLabel label{.unit = "", .phase = "fully_shard", .op = ""};
   lanes.control->all_gather(call, label).wait();

@@ -98,21 +98,18 @@ void ShardContext::touch_forward(Unit& unit, const OperatorUse& use) {
     unit.reshard();
   }
   if (!stack_.empty() && stack_.back() == &unit && strays_.empty() &&
-      unit.gathered() && !unit.stale()) {
+      unit.gathered() && !unit.stale() && !unit.gathering()) {
     return;
   }
   const auto needed = [&](Unit* other) {
     return other == &unit ||
            contains(use.owners, static_cast<StorageOwner*>(other));
   };
-  const auto leave_unit = [](Unit* other) {
-    if (!other->kept_after_forward()) other->reshard();
-  };
   for (Unit* stray : std::exchange(strays_, {})) {
     if (needed(stray)) {
       if (stray != &unit) strays_.push_back(stray);
     } else if (!contains(stack_, stray)) {
-      leave_unit(stray);
+      stray->leave_forward();
     }
   }
   while (!stack_.empty() && !stack_.back()->is_ancestor_of(unit)) {
@@ -121,7 +118,7 @@ void ShardContext::touch_forward(Unit& unit, const OperatorUse& use) {
     if (needed(top)) {
       strays_.push_back(top);
     } else {
-      leave_unit(top);
+      top->leave_forward();
     }
   }
   if (stack_.empty() || stack_.back() != &unit) stack_.push_back(&unit);
@@ -158,7 +155,8 @@ void ShardContext::bring(Unit& unit, const OperatorUse& use,
                          GatherOrder& order) {
   const auto ahead = std::find(prefetched_.begin(), prefetched_.end(), &unit);
   const bool expected = ahead != prefetched_.end();
-  if (!expected && unit.gathered() && !unit.stale()) return;
+  if (!expected && unit.gathered() && !unit.stale() && !unit.gathering())
+    return;
   // Those before it were expected in vain.
   for (auto other = prefetched_.begin(); other != ahead; ++other) {
     (*other)->reshard();
@@ -171,11 +169,28 @@ void ShardContext::bring(Unit& unit, const OperatorUse& use,
   if (&order == &evaluation_ && order.began_with(index)) order.end_pass();
   order.note(index);
   if (lanes_->size() == 1) return;
-  for (const size_t next : order.ahead(unit.options().prefetch)) {
-    if (units_[next]->gathered()) continue;
-    units_[next]->start_gather(phase, "prefetch");
-    prefetched_.push_back(units_[next]);
+  for (Unit* next : expected_after(unit, order)) {
+    if (next->gathered()) continue;
+    next->start_gather(phase, "prefetch");
+    prefetched_.push_back(next);
   }
+}
+
+// The user's list, or what an earlier pass has shown.
+std::vector<Unit*> ShardContext::expected_after(
+    const Unit& unit, const GatherOrder& order) const {
+  const auto& listed = &order == &backward_ ? unit.prefetch_in_backward
+                                            : unit.prefetch_in_forward;
+  std::vector<Unit*> expected;
+  for (const auto& next : listed) {
+    if (const auto alive = next.lock(); alive && contains(units_, alive.get()))
+      expected.push_back(alive.get());
+  }
+  if (!listed.empty()) return expected;
+  for (const size_t next : order.ahead(unit.options().prefetch)) {
+    expected.push_back(units_[next]);
+  }
+  return expected;
 }
 
 size_t ShardContext::index_of(const Unit& unit) const {
@@ -202,7 +217,8 @@ void ShardContext::release_others(Unit& unit, const OperatorUse& use) {
     if (!other->gathered() || other->is_ancestor_of(unit) ||
         contains(use.owners, static_cast<StorageOwner*>(other)) ||
         contains(prefetched_, other) ||
-        other->release == Unit::Release::at_end || !other->complete()) {
+        other->release == Unit::Release::at_end ||
+        !other->reshard_after_backward || !other->complete()) {
       continue;
     }
     other->reshard();
@@ -224,7 +240,7 @@ void ShardContext::note_part(Unit& unit) {
 
 void ShardContext::note_gather(Unit& unit) {
   if (unit.first_gather < 0) unit.first_gather = num_first_gathers_++;
-  if (lanes_->size() > 1 && ++gathers_since_check_ >= kGathersPerCheck &&
+  if (lanes_->num_ranks() > 1 && ++gathers_since_check_ >= kGathersPerCheck &&
       !backward_running_) {
     (void)agree_on_gradients();
   }
@@ -297,7 +313,7 @@ void ShardContext::issue_reductions(Issue which) {
         (unit->pass.joined_late || !unit->complete())) {
       return;
     }
-    for (Unit* other : units_) other->free_reduce_inputs();
+    for (Unit* other : units_) other->go_on_with_reduce();
     unit->start_reduce();
   }
 }
@@ -306,7 +322,9 @@ void ShardContext::finish_backward() {
   try {
     issue_reductions(Issue::all);
     prefetched_.clear();
-    for (Unit* unit : units_) unit->reshard();
+    for (Unit* unit : units_) {
+      if (unit->reshard_after_backward) unit->reshard();
+    }
     const auto order = reduction_order();
     const auto had_gradient = agree_on_gradients();
     for (Unit* unit : order) {

@@ -75,6 +75,8 @@ class ShardContext : public std::enable_shared_from_this<ShardContext> {
   void abandon_backward() noexcept;
   [[nodiscard]] GradientFlags agree_on_gradients();
   void bring(Unit& unit, const OperatorUse& use, GatherOrder& order);
+  [[nodiscard]] std::vector<Unit*> expected_after(
+      const Unit& unit, const GatherOrder& order) const;
   [[nodiscard]] size_t index_of(const Unit& unit) const;
   void drop_prefetched();
   void forget_orders();

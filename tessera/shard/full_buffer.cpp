@@ -1,5 +1,6 @@
 #include "tessera/shard/full_buffer.h"
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/grad_mode.h>
 
@@ -85,8 +86,11 @@ void FullBuffer::allocate() {
     storage_->set_data_ptr_noswap(at::DataPtr(data, plan_->lanes->device));
     return;
   }
-  auto* allocator = c10::GetAllocator(plan_->lanes->device.type());
-  storage_->set_data_ptr_noswap(allocator->allocate(storage_->nbytes()));
+  const auto device = plan_->lanes->device;
+  storage_->set_data_ptr_noswap(
+      plan_->all_gather
+          ? plan_->all_gather->allocate(storage_->nbytes(), device)
+          : c10::GetAllocator(device.type())->allocate(storage_->nbytes()));
 }
 
 std::vector<GatherCall> FullBuffer::gather_calls(
@@ -104,7 +108,82 @@ std::vector<GatherCall> FullBuffer::gather_calls(
   return calls;
 }
 
-void FullBuffer::start_gather(const CallLabel& label) {
+// Of each buffer, the keepers hold equal parts in the order of their ranks.
+std::vector<GatherCall> FullBuffer::keeper_calls(const at::Tensor& full_flat,
+                                                 const at::Tensor& kept) const {
+  const auto& keepers = *plan_->options.keepers;
+  std::vector<GatherCall> calls;
+  int64_t offset = 0;
+  for (const FlatBuffer& buffer : plan_->layout.buffers()) {
+    const int64_t numel = buffer.shard_numel * plan_->layout.world_size();
+    const int64_t part = numel / keepers.size();
+    calls.push_back({full_flat.narrow(0, buffer.full_offset, numel),
+                     kept.narrow(0, offset, part)});
+    offset += part;
+  }
+  return calls;
+}
+
+bool FullBuffer::kept_by_keepers() const {
+  return kept_.defined() && kept_version_ == shards_.version();
+}
+
+void FullBuffer::reshard_to_keepers() {
+  if (!plan_->options.keepers || !storage_ || state_ == State::sharded) {
+    reshard();
+    return;
+  }
+  finish_gather();
+  Below below;
+  const at::Tensor full_flat = tensor_over(
+      storage_, plan_->options.compute_dtype, 0, {plan_->layout.full_numel()});
+  int64_t numel = 0;
+  for (const FlatBuffer& buffer : plan_->layout.buffers()) {
+    numel += buffer.shard_numel * plan_->layout.world_size();
+  }
+  const auto& keepers = *plan_->options.keepers;
+  at::Tensor kept = at::empty({numel / keepers.size()}, full_flat.options());
+  for (const GatherCall& call : keeper_calls(full_flat, kept)) {
+    const int64_t part = call.input.numel();
+    call.input.copy_(call.output.narrow(0, keepers.rank() * part, part));
+  }
+  const uint32_t version = *gathered_version_;
+  reshard();
+  kept_ = std::move(kept);
+  kept_version_ = version;
+}
+
+Pending FullBuffer::all_gather(const std::vector<GatherCall>& calls,
+                               const CallLabel& label) {
+  return plan_->all_gather
+             ? plan_->all_gather->start(calls, *plan_->lanes->gather, label)
+             : plan_->lanes->gather->all_gather(calls, label);
+}
+
+Pending FullBuffer::start_collective(From from, const CallLabel& label) {
+  const at::Tensor full_flat = tensor_over(
+      storage_, plan_->options.compute_dtype, 0, {plan_->layout.full_numel()});
+  if (plan_->options.debug == Debug::poison_memory) fill_unset(full_flat);
+  // The memory comes from the compute stream: the gather waits for what that
+  // stream did with it before, and for the last writes to the master.
+  gather_issued_.record(current_stream(plan_->lanes->device));
+  gather_issued_.block(plan_->lanes->gather_stream);
+  StreamScope scope(plan_->lanes->gather_stream);
+  Pending pending;
+  if (from == From::keepers && kept_by_keepers()) {
+    pending = plan_->options.keepers->all_gather(keeper_calls(full_flat, kept_),
+                                                 label);
+  } else {
+    const auto calls = gather_calls(full_flat);
+    if (plan_->layout.world_size() > 1) {
+      pending = all_gather(calls, label);
+    }
+  }
+  gather_done_.record(plan_->lanes->gather_stream);
+  return pending;
+}
+
+void FullBuffer::start_gather(From from, const CallLabel& label) {
   if (state_ != State::sharded || !storage_) return;
   require<InvalidState>(shards_.has_values(), [&] {
     return str("unit '", label.unit,
@@ -120,20 +199,7 @@ void FullBuffer::start_gather(const CallLabel& label) {
   allocate();
   gathered_version_ = shards_.version();
   state_ = State::gathering;
-  if (aliases_master()) return;
-  const at::Tensor full_flat = tensor_over(
-      storage_, plan_->options.compute_dtype, 0, {plan_->layout.full_numel()});
-  if (plan_->options.debug == Debug::poison_memory) fill_unset(full_flat);
-  // The memory comes from the compute stream: the gather waits for what that
-  // stream did with it before, and for the last writes to the master.
-  gather_issued_.record(current_stream(plan_->lanes->device));
-  gather_issued_.block(plan_->lanes->gather_stream);
-  StreamScope scope(plan_->lanes->gather_stream);
-  const auto calls = gather_calls(full_flat);
-  if (plan_->layout.world_size() > 1) {
-    gather_ = plan_->lanes->gather->all_gather(calls, label);
-  }
-  gather_done_.record(plan_->lanes->gather_stream);
+  if (!aliases_master()) gather_ = start_collective(from, label);
 }
 
 void FullBuffer::finish_gather() {
@@ -141,10 +207,12 @@ void FullBuffer::finish_gather() {
   gather_.wait();
   gather_ = {};
   gather_done_.block(current_stream(plan_->lanes->device));
+  kept_.reset();
   state_ = State::gathered;
 }
 
 void FullBuffer::reshard() {
+  kept_.reset();
   if (state_ == State::sharded) return;
   finish_gather();
   state_ = State::sharded;
@@ -166,7 +234,7 @@ std::vector<at::Tensor> FullBuffer::whole(Values values,
     shards_.adopt_replaced();
     const auto calls = gather_calls(flat);
     if (plan_->layout.world_size() > 1) {
-      plan_->lanes->gather->all_gather(calls, label).wait();
+      all_gather(calls, label).wait();
     }
   } else {
     fill_unset(flat);

@@ -43,16 +43,22 @@ class FullBuffer {
     return !full_[i].expired();
   }
 
+  /// Where a gather takes the values from: all ranks' masters, or the parts
+  /// that `reshard_to_keepers` left (the masters when it left none).
+  enum class From { masters, keepers };
   /// Starts the gather. `finish_gather` must follow before they are read.
-  void start_gather(const CallLabel& label);
+  void start_gather(From from, const CallLabel& label);
   void finish_gather();
   [[nodiscard]] bool gathered() const { return state_ != State::sharded; }
+  [[nodiscard]] bool gathering() const { return state_ == State::gathering; }
   /// The shards' version at the last gather, if there was one.
   [[nodiscard]] std::optional<uint32_t> gathered_version() const {
     return gathered_version_;
   }
   /// Frees the memory.
   void reshard();
+  /// Frees it but for this rank's part of what the keepers keep together.
+  void reshard_to_keepers();
 
   /// All of it in the master's dtype, as a tensor for each parameter over fresh
   /// memory: gathered, or NaN with Values::unset or when there are no values.
@@ -67,10 +73,16 @@ class FullBuffer {
   enum class State { sharded, gathering, gathered };
 
   [[nodiscard]] bool aliases_master() const;
+  [[nodiscard]] bool kept_by_keepers() const;
   void check_members() const;
   void allocate();
   [[nodiscard]] std::vector<GatherCall> gather_calls(
       const at::Tensor& full_flat) const;
+  [[nodiscard]] std::vector<GatherCall> keeper_calls(
+      const at::Tensor& full_flat, const at::Tensor& kept) const;
+  Pending all_gather(const std::vector<GatherCall>& calls,
+                     const CallLabel& label);
+  Pending start_collective(From from, const CallLabel& label);
 
   std::shared_ptr<const GroupPlan> plan_;
   ShardSet& shards_;
@@ -80,6 +92,8 @@ class FullBuffer {
   c10::StorageImpl* storage_ = nullptr;  // null once all full parameters died
   State state_ = State::sharded;
   std::optional<uint32_t> gathered_version_;
+  at::Tensor kept_;  // 1-D: this rank's part of each buffer, one after another
+  uint32_t kept_version_ = 0;
   Pending gather_;
   StreamEvent gather_issued_;
   StreamEvent gather_done_;

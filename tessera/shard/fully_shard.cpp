@@ -24,24 +24,31 @@ namespace {
 
 using Modules = std::vector<torch::nn::Module*>;
 
-// Communicators exist per mesh; streams per tree (the root's are kept).
-std::shared_ptr<const ShardLanes> make_lanes(const DeviceMesh& mesh) {
-  auto lanes = std::make_shared<ShardLanes>();
-  lanes->gather = mesh.communicator("gather");
-  lanes->reduce = mesh.communicator("reduce");
-  lanes->control = mesh.communicator("control");
-  lanes->device = mesh.device();
-  lanes->gather_stream = make_stream(lanes->device, StreamPriority::high);
-  lanes->reduce_stream = make_stream(lanes->device, StreamPriority::normal);
-  return lanes;
+// One rank that keeps a parameter alone is `never`, all ranks are `always`.
+ReshardAfterForward resolved(ReshardAfterForward reshard,
+                             const DeviceMesh& shard) {
+  if (!reshard.ranks()) return reshard;
+  const int64_t ranks = *reshard.ranks();
+  require<InvalidArgument>(
+      ranks >= 1 && ranks <= shard.numel() && shard.numel() % ranks == 0, [&] {
+        return str("fully_shard: reshard_after_forward over ", ranks,
+                   " ranks; expected a number that divides the ", shard.numel(),
+                   " ranks of the mesh ", shard.describe(), ".");
+      });
+  if (ranks == 1) return Reshard::never;
+  if (ranks == shard.numel()) return Reshard::always;
+  return reshard;
 }
 
 std::shared_ptr<ShardContext> context_for(const Found& found,
-                                          const FullyShardOptions& options) {
-  auto lanes = make_lanes(options.mesh);
+                                          const FullyShardOptions& options,
+                                          const MeshRoles& roles) {
+  auto lanes = make_lanes(roles);
   for (const auto& unit : found.below) {
     require<Unsupported>(
-        unit->context()->lanes()->gather == lanes->gather, [&] {
+        unit->context()->lanes()->gather == lanes->gather &&
+            unit->context()->lanes()->control == lanes->control,
+        [&] {
           return str("fully_shard: unit '", unit->name(),
                      "' below was sharded over another mesh than this one, ",
                      options.mesh.describe(),
@@ -55,6 +62,12 @@ std::shared_ptr<ShardContext> context_for(const Found& found,
   return std::make_shared<ShardContext>(std::move(lanes));
 }
 
+std::shared_ptr<Communicator> keepers_of(const FullyShardOptions& options,
+                                         const MeshRoles& roles) {
+  const auto ranks = options.reshard_after_forward.ranks();
+  return ranks ? roles.shard.block(*ranks).communicator("gather") : nullptr;
+}
+
 c10::ScalarType compute_dtype(const FoundParameter& found,
                               const MixedPrecisionPolicy& policy) {
   return policy.param_dtype.value_or(found.tensor.scalar_type());
@@ -63,7 +76,8 @@ c10::ScalarType compute_dtype(const FoundParameter& found,
 // Parameters that can travel in one buffer, in order of first appearance.
 std::vector<std::unique_ptr<ParameterGroup>> make_groups(
     std::vector<FoundParameter> parameters, const FullyShardOptions& options,
-    Strategy strategy, const std::shared_ptr<const ShardLanes>& lanes) {
+    Strategy strategy, const std::shared_ptr<Communicator>& keepers,
+    const std::shared_ptr<const ShardLanes>& lanes) {
   const MixedPrecisionPolicy& policy = options.mp_policy;
   std::vector<GroupOptions> kinds;
   std::vector<std::vector<FoundParameter>> members;
@@ -79,6 +93,7 @@ std::vector<std::unique_ptr<ParameterGroup>> make_groups(
                        .master_dtype = dtype,
                        .compute_dtype = compute,
                        .reduce_dtype = policy.reduce_dtype.value_or(compute),
+                       .keepers = keepers,
                        .debug = options.debug});
     }
     members[at->second].push_back(std::move(found));
@@ -154,9 +169,12 @@ void name_from(torch::nn::Module& root, const Found& found) {
   }
 }
 
-void shard(const Modules& modules, const FullyShardOptions& options,
+void shard(const Modules& modules, FullyShardOptions options,
            Strategy strategy) {
   check_options(options);
+  const MeshRoles roles = mesh_roles(options.mesh, options.replicate_axis);
+  options.reshard_after_forward =
+      resolved(options.reshard_after_forward, roles.shard);
   require<InvalidArgument>(!modules.empty(), [] {
     return str("fully_shard: the list of modules is empty.");
   });
@@ -167,7 +185,7 @@ void shard(const Modules& modules, const FullyShardOptions& options,
   check_parameters(found.own);
   check_precision(found.own, options.mp_policy);
   check_holders(found.own);
-  auto context = context_for(found, options);
+  auto context = context_for(found, options, roles);
   if (options.start_check == StartCheck::on) {
     check_equal_start(found.own, *context->lanes());
   }
@@ -176,7 +194,8 @@ void shard(const Modules& modules, const FullyShardOptions& options,
     unit = std::make_shared<Unit>(
         type_name(modules), Unit::ModuleIds(modules.begin(), modules.end()),
         covered_by(modules, found), options,
-        make_groups(std::move(found.own), options, strategy, context->lanes()));
+        make_groups(std::move(found.own), options, strategy,
+                    keepers_of(options, roles), context->lanes()));
   }
   // From here on nothing fails.
   move_buffers(modules, context->lanes()->device);
@@ -220,22 +239,23 @@ void replicate(torch::nn::Module& model, const FullyShardOptions& options) {
   shard({&model}, options, Strategy::replicate);
 }
 
-void unshard(torch::nn::Module& module) {
-  for (const auto& unit : units_of(module)) unit->gather("unshard", "");
+UnshardHandle unshard(torch::nn::Module& module, Wait wait) {
+  UnshardHandle handle(units_of(module));
+  for (const auto& unit : units_of(module)) unit->start_gather("unshard", "");
+  if (wait == Wait::yes) handle.wait();
+  return handle;
+}
+
+void UnshardHandle::wait() {
+  for (const auto& unit : std::exchange(units_, {})) {
+    if (unit->gathering()) unit->gather("unshard", "");
+  }
 }
 
 void reshard(torch::nn::Module& module) {
   for (const auto& unit : units_of(module)) {
     unit->reshard();
     unit->context()->forget(*unit);
-  }
-}
-
-void set_requires_gradient_sync(torch::nn::Module& module, Sync sync,
-                                Recurse recurse) {
-  for (const auto& unit :
-       recurse == Recurse::yes ? units_below(module) : units_of(module)) {
-    unit->gradient_sync = sync == Sync::on;
   }
 }
 

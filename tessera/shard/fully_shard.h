@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "tessera/shard/options.h"
+#include "tessera/shard/unit_settings.h"  // what may be changed later
 
 namespace tessera {
 
@@ -27,7 +28,7 @@ namespace tessera {
 /// Collective: every rank of the mesh makes the same calls in the same order.
 /// Meta parameters stay without data until `materialize`. Parameters on another
 /// device than the mesh's are moved, and so are buffers.
-/// Errors: InvalidArgument for a mesh that is not 1-D, a 0-dim or integer
+/// Errors: InvalidArgument for a mesh of three axes, a 0-dim or integer
 ///         parameter, a ParameterList or ParameterDict; InvalidState for a
 ///         second call on the same module, an optimizer or other handle made
 ///         before, or ranks that start from different values; Unsupported for
@@ -44,22 +45,29 @@ void fully_shard(const std::vector<torch::nn::Module*>& modules,
 /// (each element of a list) and one for the rest.
 void replicate(torch::nn::Module& model, const FullyShardOptions& options);
 
+enum class Wait { yes, no };
+
+/// A gather under way. One that is dropped without `wait` goes on; the first
+/// use of the parameters waits for it then.
+class UnshardHandle {
+ public:
+  explicit UnshardHandle(std::vector<std::shared_ptr<class Unit>> units)
+      : units_(std::move(units)) {}
+  /// Returns when the full parameters may be read. A second call does nothing.
+  void wait();
+
+ private:
+  std::vector<std::shared_ptr<class Unit>> units_;
+};
+
 /// Gathers the units of this module itself (not those below it), until they
-/// are used and resharded, or `reshard`.
-void unshard(torch::nn::Module& module);
+/// are used and resharded, or `reshard`. With Wait::no it returns at once, and
+/// what comes before `wait` or the first use runs beside the gather.
+/// Collective.
+UnshardHandle unshard(torch::nn::Module& module, Wait wait = Wait::yes);
 
 /// Frees the full parameters of the units of this module itself.
 void reshard(torch::nn::Module& module);
-
-enum class Sync { on, off };
-enum class Recurse { yes, no };
-
-/// With Sync::off backward keeps whole gradients, without communication; the
-/// next backward with Sync::on reduces their sum. For gradient accumulation.
-/// The gradients kept are hidden: `.grad` stays undefined and `zero_grad` does
-/// not clear them.
-void set_requires_gradient_sync(torch::nn::Module& module, Sync sync,
-                                Recurse recurse = Recurse::yes);
 
 /// The full parameter behind `parameter` (a member, or a view of one) as a
 /// plain tensor for a kernel of one's own: gathered now, and good until an

@@ -34,7 +34,10 @@ int64_t division_before(int64_t ranks) {
 
 GradientBuffer::GradientBuffer(std::shared_ptr<const GroupPlan> plan,
                                ShardSet& shards)
-    : plan_(std::move(plan)), shards_(shards), held_(shards.size()) {}
+    : plan_(std::move(plan)),
+      shards_(shards),
+      held_(shards.size()),
+      partial_had_(shards.size(), false) {}
 
 void GradientBuffer::hold(size_t i, at::Tensor grad) {
   Below below;
@@ -79,74 +82,65 @@ void GradientBuffer::fill(const at::Tensor& input) {
 
 void GradientBuffer::start(const CallLabel& label) {
   Below below;
-  const auto options =
-      shards_.master()->data.options().dtype(plan_->options.reduce_dtype);
-  Reduction reduction;
-  reduction.input = at::empty({plan_->layout.full_numel()}, options);
-  fill(reduction.input);
+  const auto options = at::TensorOptions(plan_->options.reduce_dtype)
+                           .device(plan_->lanes->device);
+  const int64_t numel = plan_->layout.full_numel();
+  at::Tensor input = plan_->reduce_scatter
+                         ? plan_->reduce_scatter->allocate(numel, options)
+                         : at::empty({numel}, options);
+  fill(input);
   drop();
   if (plan_->options.reduce_dtype == c10::kHalf) {
-    reduction.input.div_(division_before(plan_->lanes->size()));
+    input.div_(division_before(plan_->lanes->num_ranks()));
   }
-  StreamEvent ready;
-  if (plan_->options.strategy == Strategy::replicate ||
-      plan_->layout.world_size() == 1) {
-    reduction.output = reduction.input;
-  } else {
-    reduction.output = new_flat_grad(reduction.input);
-  }
-  ready.record(current_stream(plan_->lanes->device));
-  ready.block(plan_->lanes->reduce_stream);
-  {
-    StreamScope scope(plan_->lanes->reduce_stream);
-    if (plan_->layout.world_size() > 1) {
-      std::vector<ReduceCall> calls;
-      for (const FlatBuffer& buffer : plan_->layout.buffers()) {
-        calls.push_back({reduction.output.narrow(0, buffer.shard_offset,
-                                                 buffer.shard_numel),
-                         reduction.input.narrow(
-                             0, buffer.full_offset,
-                             buffer.shard_numel * plan_->layout.world_size())});
-      }
-      reduction.pending = plan_->lanes->reduce->reduce_scatter(calls, label);
-    } else if (plan_->lanes->size() > 1) {
-      reduction.pending = plan_->lanes->reduce->all_reduce(
-          reduction.output, ReduceOp::sum, label);
-    }
-    reduction.done.record(plan_->lanes->reduce_stream);
-  }
-  reductions_.push_back(std::move(reduction));
+  reductions_.emplace_back(plan_, std::move(input), label);
+  // On CPU it would wait for the ranks of the shard axis here and now.
+  if (!plan_->lanes->device.is_cpu()) go_on(label);
 }
 
-// The result of a reduce-scatter, in the reduce dtype. Gaps between the buffers
-// hold zeros.
-at::Tensor GradientBuffer::new_flat_grad(const at::Tensor& input) const {
-  at::Tensor flat = at::empty({plan_->layout.shard_numel()}, input.options());
-  int64_t covered = 0;
-  for (const FlatBuffer& buffer : plan_->layout.buffers()) {
-    covered += buffer.shard_numel;
+void GradientBuffer::go_on(const CallLabel& label) {
+  for (GradientReduction& reduction : reductions_) {
+    if (all_reduce && !reduction.summed_over_replicas()) {
+      reduction.sum_over_replicas(std::exchange(partial_, {}), label);
+    }
+    reduction.free_input();
   }
-  if (covered != plan_->layout.shard_numel()) flat.zero_();
-  return flat;
 }
 
 void GradientBuffer::divide(const at::Tensor& reduced) const {
-  const int64_t ranks = plan_->lanes->size();
-  if (ranks == 1) return;
-  if (plan_->options.reduce_dtype != c10::kHalf) {
-    reduced.div_(ranks);
-    return;
+  const int64_t ranks = plan_->lanes->num_ranks();
+  double factor = divide_factor.value_or(static_cast<double>(ranks));
+  if (plan_->options.reduce_dtype == c10::kHalf) {
+    factor /= static_cast<double>(division_before(ranks));
   }
-  reduced.div_(static_cast<double>(ranks) /
-               static_cast<double>(division_before(ranks)));
+  if (factor != 1) reduced.div_(factor);
 }
 
-void GradientBuffer::finish(const std::vector<bool>& had_gradient) {
-  for (Reduction& reduction : std::exchange(reductions_, {})) {
-    reduction.pending.wait();
-    reduction.done.block(current_stream(plan_->lanes->device));
-    give_gradients(reduction.output, had_gradient);
+void GradientBuffer::finish(std::vector<bool> had_gradient,
+                            const CallLabel& label) {
+  go_on(label);
+  for (GradientReduction& reduction : std::exchange(reductions_, {})) {
+    const at::Tensor output = reduction.wait();
+    if (plan_->lanes->all_reduce && !all_reduce) {
+      keep_partial(output, had_gradient);
+      continue;
+    }
+    for (size_t i = 0; i < had_gradient.size(); ++i) {
+      if (partial_had_[i]) had_gradient[i] = true;
+    }
+    partial_had_.assign(partial_had_.size(), false);
+    give_gradients(output, had_gradient);
     run_shard_hooks(had_gradient);
+  }
+}
+
+// Summed over the shard axis only: a later backward sums it over the replicas.
+void GradientBuffer::keep_partial(const at::Tensor& output,
+                                  const std::vector<bool>& had_gradient) {
+  Below below;
+  partial_ = partial_.defined() ? partial_ + output : output;
+  for (size_t i = 0; i < had_gradient.size(); ++i) {
+    if (had_gradient[i]) partial_had_[i] = true;
   }
 }
 
@@ -154,6 +148,7 @@ void GradientBuffer::give_gradients(const at::Tensor& output,
                                     const std::vector<bool>& had_gradient) {
   const at::Tensor reduced = [&] {
     Below below;
+    if (all_reduce_hook) all_reduce_hook(output);
     divide(output);
     return output.to(plan_->options.master_dtype);
   }();
@@ -271,24 +266,12 @@ void GradientBuffer::give_gradient(size_t i, const at::Tensor& flat,
   }
 }
 
-void GradientBuffer::free_inputs() {
-  if (plan_->lanes->device.is_cpu()) return;
-  for (Reduction& reduction : reductions_) {
-    if (!reduction.input.defined()) continue;
-    // The compute stream may hand the memory out again from here on.
-    reduction.done.block(current_stream(plan_->lanes->device));
-    reduction.input.reset();
-  }
-}
-
 void GradientBuffer::abandon() noexcept {
-  // Completed, so that peers are not left waiting, then dropped.
-  for (Reduction& reduction : std::exchange(reductions_, {})) {
-    try {
-      reduction.pending.wait();
-    } catch (const std::exception&) {
-    }
+  for (GradientReduction& reduction : std::exchange(reductions_, {})) {
+    reduction.abandon();
   }
+  partial_.reset();
+  partial_had_.assign(partial_had_.size(), false);
   drop();
 }
 

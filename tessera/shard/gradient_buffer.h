@@ -8,10 +8,12 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
-#include "tessera/device/stream.h"
+#include "tessera/shard/gradient_reduction.h"
 #include "tessera/shard/group_plan.h"
 #include "tessera/shard/shard_set.h"
 
@@ -33,25 +35,28 @@ class GradientBuffer {
 
   /// Starts the sum over ranks of what is held; zeros where nothing is.
   void start(const CallLabel& label);
-  /// Lets go of the inputs of sums started earlier, so that one is in flight.
-  void free_inputs();
+  /// Takes sums started earlier further: starts their second step, over the
+  /// replicas, and lets go of their inputs, so that one is in flight.
+  void go_on(const CallLabel& label);
   /// Waits for all sums started, and adds them to the shards' gradients, for
   /// the parameters for which `had_gradient` says so.
-  void finish(const std::vector<bool>& had_gradient);
+  void finish(std::vector<bool> had_gradient, const CallLabel& label);
   /// Waits for sums in flight and drops them.
   void abandon() noexcept;
 
- private:
-  struct Reduction {
-    Pending pending;
-    at::Tensor input;
-    at::Tensor output;
-    StreamEvent done;
-  };
+  /// Whether sums are taken over the replicas too (HSDP). While not, they are
+  /// kept and added to the next that is.
+  bool all_reduce = true;
+  /// What sums are divided by; unset: the number of ranks.
+  std::optional<double> divide_factor;
+  /// Changes the flat sum in place, before the division.
+  std::function<void(const at::Tensor&)> all_reduce_hook;
 
+ private:
   void fill(const at::Tensor& input);
   void divide(const at::Tensor& reduced) const;
-  [[nodiscard]] at::Tensor new_flat_grad(const at::Tensor& input) const;
+  void keep_partial(const at::Tensor& output,
+                    const std::vector<bool>& had_gradient);
   void give_gradients(const at::Tensor& output,
                       const std::vector<bool>& had_gradient);
   void run_shard_pre_hooks(const at::Tensor& reduced,
@@ -69,7 +74,9 @@ class GradientBuffer {
   ShardSet& shards_;
   std::vector<at::Tensor> held_;
   size_t num_held_ = 0;
-  std::vector<Reduction> reductions_;
+  std::vector<GradientReduction> reductions_;
+  at::Tensor partial_;  // summed over the shard axis only; flat, reduce dtype
+  std::vector<bool> partial_had_;
 };
 
 }  // namespace tessera

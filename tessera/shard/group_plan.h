@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tessera/module/traversal.h"
+#include "tessera/shard/custom_collectives.h"
 #include "tessera/shard/flat_layout.h"
 #include "tessera/shard/lanes.h"
 #include "tessera/shard/options.h"
@@ -26,6 +27,9 @@ struct GroupOptions {
   c10::ScalarType master_dtype = c10::kFloat;
   c10::ScalarType compute_dtype = c10::kFloat;
   c10::ScalarType reduce_dtype = c10::kFloat;
+  // The neighbours that keep the full parameters together between forward and
+  // backward; null when none do.
+  std::shared_ptr<Communicator> keepers = {};
   Debug debug = Debug::none;
 };
 
@@ -39,6 +43,9 @@ struct GroupPlan {
   FlatLayout layout;
   std::vector<std::vector<int64_t>> sizes;  // of the full parameters
   std::vector<LocalPiece> pieces;           // of this rank
+  // Null: the communicator's own.
+  std::shared_ptr<AllGather> all_gather;
+  std::shared_ptr<ReduceScatter> reduce_scatter;
 
   /// This rank's place in the layout.
   [[nodiscard]] int64_t layout_rank() const;

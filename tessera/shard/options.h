@@ -4,7 +4,9 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/ScalarType.h>
 
+#include <concepts>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "tessera/mesh/device_mesh.h"
@@ -17,6 +19,26 @@ enum class Reshard {
               // them (it is the first one that backward needs)
   always,     // freed; gathered again in backward
   never,      // kept until backward is through: faster, costs the full weights
+};
+
+/// A `Reshard`, or how many ranks keep the full parameters together until
+/// backward: after forward each keeps one of `ranks` equal parts of them, and
+/// backward gathers among those ranks alone (`ranks` neighbours along the shard
+/// axis: of one host, say). 1 is Reshard::never, all ranks Reshard::always.
+class ReshardAfterForward {
+ public:
+  ReshardAfterForward(Reshard policy) : policy_(policy) {}
+  ReshardAfterForward(int ranks) : policy_(Reshard::always), ranks_(ranks) {}
+  // A bool would be taken for a number of ranks.
+  template <std::same_as<bool> B>
+  ReshardAfterForward(B) = delete;
+
+  [[nodiscard]] Reshard policy() const { return policy_; }
+  [[nodiscard]] std::optional<int> ranks() const { return ranks_; }
+
+ private:
+  Reshard policy_;
+  std::optional<int> ranks_;
 };
 
 enum class CastInputs { on, off };
@@ -46,13 +68,18 @@ enum class Debug { none, poison_memory };
 
 struct FullyShardOptions {
   // Behaviour.
-  DeviceMesh mesh = {};  // must be 1-D; there is no implicit world
-  Reshard reshard_after_forward = Reshard::automatic;
+  // 1-D: parameters are cut over its ranks. 2-D (HSDP): cut along one axis and
+  // replicated along the other. There is no implicit world.
+  DeviceMesh mesh = {};
+  ReshardAfterForward reshard_after_forward = Reshard::automatic;
   MixedPrecisionPolicy mp_policy = {};
   // Stay whole and local: not sharded, gradients not reduced. Give the same
   // list to every call in the tree.
   std::vector<at::Tensor> ignored_params = {};
   StartCheck start_check = StartCheck::on;
+  // Of a 2-D mesh, the axis of the replicas. Empty: what the axes' names say,
+  // or the first axis (mesh_roles.h).
+  std::string replicate_axis = {};
   // How many units ahead of the one in use gathers are started, in forward and
   // in backward, once a pass has shown the order. Each takes the memory of its
   // full parameters earlier.

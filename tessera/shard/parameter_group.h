@@ -33,6 +33,12 @@ class ParameterGroup {
   void set_lanes(std::shared_ptr<const ShardLanes> lanes) {
     plan_->lanes = std::move(lanes);
   }
+  void set_all_gather(std::shared_ptr<AllGather> all_gather) {
+    plan_->all_gather = std::move(all_gather);
+  }
+  void set_reduce_scatter(std::shared_ptr<ReduceScatter> reduce_scatter) {
+    plan_->reduce_scatter = std::move(reduce_scatter);
+  }
 
   [[nodiscard]] size_t size() const { return shards_.size(); }
   [[nodiscard]] const GroupOptions& options() const { return plan_->options; }

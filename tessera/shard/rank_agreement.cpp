@@ -13,10 +13,11 @@
 namespace tessera {
 
 GradientFlags RankAgreement::agree(const GradientFlags& own) const {
-  const int64_t ranks = lanes_->size();
+  const int64_t ranks = lanes_->num_ranks();
   if (ranks == 1) return own;
   std::vector<int64_t> values(ranks, 0);
-  values[lanes_->rank()] = static_cast<int64_t>(lanes_->control->log().hash());
+  values[lanes_->control->rank()] =
+      static_cast<int64_t>(lanes_->control->log().hash());
   for (const auto& unit : own) {
     for (const auto& group : unit) {
       values.insert(values.end(), group.begin(), group.end());
@@ -43,7 +44,7 @@ GradientFlags RankAgreement::agree(const GradientFlags& own) const {
 }
 
 void RankAgreement::check_hashes(const int64_t* hashes) const {
-  const int ranks = lanes_->size();
+  const int ranks = lanes_->num_ranks();
   if (std::all_of(hashes, hashes + ranks,
                   [&](int64_t hash) { return hash == hashes[0]; })) {
     return;

@@ -68,8 +68,9 @@ void ShardSet::make_shards(const std::vector<FoundParameter>& parameters) {
     spread->piece = {piece.shard_offset, piece.numel};
     spread->master = master_;
     if (plan_->options.strategy == Strategy::shard) {
-      spread->communicator = plan_->lanes->control;
+      spread->communicator = plan_->lanes->norm;
     }
+    spread->holders = plan_->lanes->control;
     if (piece.numel > 0) master_->pieces.push_back(spread->piece);
     names.push_back({piece.shard_offset, piece.numel, spread->name});
     spreads_.push_back(spread);

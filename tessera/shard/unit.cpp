@@ -183,10 +183,12 @@ void Unit::gather(std::string_view phase, std::string_view op) {
 void Unit::start_gather(std::string_view phase, std::string_view op) {
   if (written_since_gather()) last_of_old_ = last_read_;
   bool started = false;
+  const auto from = phase == "backward" ? FullBuffer::From::keepers
+                                        : FullBuffer::From::masters;
   for (const auto& group : groups_) {
     if (group->gathered() && group->stale()) group->full_buffer().reshard();
     if (group->gathered()) continue;
-    group->full_buffer().start_gather(label(phase, op));
+    group->full_buffer().start_gather(from, label(phase, op));
     started = true;
   }
   if (!started) return;
@@ -199,8 +201,24 @@ void Unit::reshard() {
   cast_.forget();
 }
 
+void Unit::leave_forward() {
+  if (kept_after_forward()) return;
+  if (options_.reshard_after_forward.ranks() && in_training()) {
+    for (const auto& group : groups_) group->full_buffer().reshard_to_keepers();
+    cast_.forget();
+  } else {
+    reshard();
+  }
+}
+
+bool Unit::gathering() const {
+  return std::any_of(groups_.begin(), groups_.end(), [](const auto& group) {
+    return group->full_buffer().gathering();
+  });
+}
+
 bool Unit::kept_after_forward() const {
-  switch (options_.reshard_after_forward) {
+  switch (options_.reshard_after_forward.policy()) {
     case Reshard::never:
       return true;
     case Reshard::always:
@@ -258,7 +276,8 @@ void Unit::on_gradient(size_t g, size_t i) {
     ++num_arrived_;
   }
   if (!complete()) return;
-  if (release == Release::on_completion && gathered()) {
+  if (release == Release::on_completion && reshard_after_backward &&
+      gathered()) {
     reshard();
     pass.released = true;
   }
@@ -278,13 +297,15 @@ void Unit::start_reduce() {
   ++counts_.reduces;
 }
 
-void Unit::free_reduce_inputs() {
-  for (const auto& group : groups_) group->gradients().free_inputs();
+void Unit::go_on_with_reduce() {
+  for (const auto& group : groups_) {
+    group->gradients().go_on(label("backward", ""));
+  }
 }
 
 void Unit::finish_reduce(const std::vector<std::vector<bool>>& had_gradient) {
   for (size_t g = 0; g < groups_.size(); ++g) {
-    groups_[g]->gradients().finish(had_gradient[g]);
+    groups_[g]->gradients().finish(had_gradient[g], label("backward", ""));
   }
 }
 

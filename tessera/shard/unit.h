@@ -81,7 +81,11 @@ class Unit final : public StorageOwner,
   /// The first half of it: `gather` must follow before anything is read.
   void start_gather(std::string_view phase, std::string_view op);
   void reshard();
+  /// Forward is through with it: frees what it does not keep for backward.
+  void leave_forward();
   [[nodiscard]] bool gathered() const;
+  /// Whether a gather was started and not waited for.
+  [[nodiscard]] bool gathering() const;
   [[nodiscard]] bool stale() const;
   /// Whether a shard was written after the last gather that a graph may hold.
   [[nodiscard]] bool written_since_gather() const;
@@ -89,6 +93,14 @@ class Unit final : public StorageOwner,
   /// are, or will be, gathered now.
   [[nodiscard]] bool written_since(const torch::autograd::Node& node) const;
   [[nodiscard]] bool kept_after_forward() const;
+  void set_reshard_after_forward(Reshard reshard) {
+    options_.reshard_after_forward = reshard;
+  }
+  // FSDP2's set_reshard_after_backward.
+  bool reshard_after_backward = true;
+  // Instead of what a learned order expects next; empty: that order.
+  std::vector<std::weak_ptr<Unit>> prefetch_in_forward;
+  std::vector<std::weak_ptr<Unit>> prefetch_in_backward;
   int calls_under_way = 0;  // through call(module, ...)
   [[nodiscard]] int64_t full_bytes() const;
 
@@ -100,7 +112,7 @@ class Unit final : public StorageOwner,
   /// frozen unit).
   [[nodiscard]] bool complete() const;
   void start_reduce();
-  void free_reduce_inputs();
+  void go_on_with_reduce();
   void finish_reduce(const std::vector<std::vector<bool>>& had_gradient);
   /// Which parameters this rank had a gradient for, of those reduced in this
   /// pass; by group.

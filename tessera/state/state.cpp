@@ -61,8 +61,8 @@ class ModelState final : public Stateful {
     for (const at::Tensor& parameter : model_.parameters()) {
       const Spread* spread =
           parameter.defined() ? spread_of(parameter) : nullptr;
-      if (spread != nullptr && spread->communicator) {
-        return spread->communicator;
+      if (spread != nullptr && spread->holders) {
+        return spread->holders;
       }
     }
     return nullptr;

@@ -34,16 +34,16 @@ StateGroup state_group(torch::nn::Module& model, const World& world) {
   StateGroup group;
   for (const at::Tensor& parameter : model.parameters()) {
     const Spread* spread = parameter.defined() ? spread_of(parameter) : nullptr;
-    if (spread == nullptr || !spread->communicator) continue;
+    if (spread == nullptr || !spread->holders) continue;
     if (!group.communicator) {
-      group = group_over(spread->communicator, local(parameter).device());
+      group = group_over(spread->holders, local(parameter).device());
     }
     require<InvalidArgument>(
-        group.communicator->size() == spread->communicator->size() &&
-            group.communicator->rank() == spread->communicator->rank(),
+        group.communicator->size() == spread->holders->size() &&
+            group.communicator->rank() == spread->holders->rank(),
         [&] {
           return str("state dict: parameter '", spread->name,
-                     "' is cut over other ranks than those before it. Take "
+                     "' is held by other ranks than those before it. Take "
                      "the state of each part of the model by itself.");
         });
   }

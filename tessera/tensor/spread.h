@@ -58,6 +58,9 @@ struct Spread {
   // Ranks over which the parameter is cut: a norm over all of it sums the
   // ranks' parts over this communicator. Null when every rank holds all of it.
   std::shared_ptr<Communicator> communicator;
+  // All ranks that hold a part or a copy of it: those that save and load it
+  // together.
+  std::shared_ptr<Communicator> holders;
   // The unit that gathers it.
   std::weak_ptr<StorageOwner> owner;
 };

@@ -16,8 +16,8 @@ struct Tolerance {
   double weight = 0;  // absolute
 };
 
-// Sums over ranks are taken in another order than over one batch: float rounding
-// of sums of some hundred terms, over a few steps.
+// Sums over ranks are taken in another order than over one batch: float
+// rounding of sums of some hundred terms, over a few steps.
 constexpr Tolerance kSgd{2e-6, 2e-6};
 // Adam divides by the root of a squared gradient: where a gradient is nearly
 // zero, rounding decides the sign of a whole step of 1e-2.
@@ -52,18 +52,30 @@ void expect_equal(const Job& job, const Outcome& got, const Outcome& expected,
   }
 }
 
-void check(const Job& job, int world_size, const Outcome& expected) {
+void check(const Job& job, const tessera::MeshOptions& mesh, int world_size,
+           const Outcome& expected) {
   const Tolerance tolerance = job.optimizer == Optimizer::sgd ? kSgd : kAdamW;
   run_ranks(
       world_size,
       [&](const World& world) {
-        const Outcome got = train_sharded(job, tessera::init_device_mesh(world));
+        const auto ranks = tessera::init_device_mesh(world, mesh);
+        const Outcome got = train_sharded(job, ranks);
         if (world.rank() == 0) {
-          SCOPED_TRACE(tessera::str(job.describe(), ", W = ", world_size));
+          SCOPED_TRACE(tessera::str(job.describe(), ", ", ranks.describe()));
           expect_equal(job, got, expected, tolerance);
         }
       },
       30s);
+}
+
+void check(const Job& job, int world_size, const Outcome& expected) {
+  check(job, {}, world_size, expected);
+}
+
+void check_hybrid(const Job& job, int64_t replicas, int64_t parts,
+                  const Outcome& expected) {
+  check(job, {.shape = {replicas, parts}, .axes = {"replicate", "shard"}},
+        static_cast<int>(replicas * parts), expected);
 }
 
 class Agreement : public testing::TestWithParam<NamedModel> {
@@ -104,6 +116,53 @@ TEST_P(Agreement, ReplicatedGivesTheLossesOfOneProcess) {
   for (const int ranks : {1, 2, 3}) check(job, ranks, expected);
 }
 
+TEST_P(Agreement, HybridShardedGivesTheNormsAndLossesOfOneProcess) {
+  Job job{
+      .model = GetParam(), .optimizer = Optimizer::fused_adamw, .clip = 0.1};
+  const Outcome expected = train_plain(job);
+  for (const auto& [replicas, parts] :
+       {std::pair{2, 1}, {1, 2}, {2, 2}, {3, 1}, {2, 3}, {3, 2}}) {
+    check_hybrid(job, replicas, parts, expected);
+  }
+  job.build = Build::meta;
+  check_hybrid(job, 2, 2, train_plain(job));
+}
+
+TEST_P(Agreement, HybridAccumulatesWithoutSyncOrWithoutAllReduce) {
+  Job job{.model = GetParam(), .accumulate = 3};
+  const Outcome expected = train_plain(job);
+  for (const auto by :
+       {Accumulate::without_sync, Accumulate::without_all_reduce}) {
+    job.accumulate_by = by;
+    for (const auto kept : {Reshard::always, Reshard::never}) {
+      job.after_backward = kept;
+      check_hybrid(job, 2, 2, expected);
+    }
+  }
+}
+
+TEST_P(Agreement, KeptBySomeRanksUntilBackwardGivesTheLossesOfOneProcess) {
+  Job job{.model = GetParam(), .accumulate = 2};
+  const Outcome expected = train_plain(job);
+  for (const auto& [keepers, ranks] :
+       {std::pair{1, 2}, {2, 2}, {2, 4}, {4, 4}, {3, 6}}) {
+    job.reshard = keepers;
+    check(job, ranks, expected);
+  }
+  job.reshard = 2;
+  check_hybrid(job, 1, 4, expected);
+}
+
+TEST_P(Agreement, KeptAfterBackwardGivesTheLossesOfOneProcess) {
+  Job job{
+      .model = GetParam(), .accumulate = 2, .after_backward = Reshard::never};
+  const Outcome expected = train_plain(job);
+  for (const auto reshard : {Reshard::always, Reshard::never}) {
+    job.reshard = reshard;
+    for (const int ranks : {1, 2, 3}) check(job, ranks, expected);
+  }
+}
+
 TEST_P(Agreement, ClippedGivesTheNormsAndLossesOfOneProcess) {
   Job job{.model = GetParam(), .clip = 0.1};
   const Outcome expected = train_plain(job);
@@ -121,7 +180,8 @@ TEST_P(Agreement, Bfloat16ComputeStaysNearOneProcessInFloat) {
     run_ranks(
         ranks,
         [&](const World& world) {
-          const Outcome got = train_sharded(job, tessera::init_device_mesh(world));
+          const Outcome got =
+              train_sharded(job, tessera::init_device_mesh(world));
           if (world.rank() != 0) return;
           SCOPED_TRACE(tessera::str(job.describe(), ", W = ", ranks));
           expect_equal(job, got, expected, {.loss = 0.02, .weight = 0.05});

@@ -65,11 +65,13 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(const Job& job,
 class Data {
  public:
   Data(int rank, int ranks)
-      : rank_(rank), ranks_(ranks), random_(at::detail::createCPUGenerator(9)) {}
+      : rank_(rank),
+        ranks_(ranks),
+        random_(at::detail::createCPUGenerator(9)) {}
 
   std::pair<Tensor, Tensor> next() {
-    const Tensor tokens = torch::randint(kVocab, {kBatch, kSeq + 1}, random_,
-                                         torch::kLong);
+    const Tensor tokens =
+        torch::randint(kVocab, {kBatch, kSeq + 1}, random_, torch::kLong);
     const Tensor mine =
         tokens.narrow(0, rank_ * kBatch / ranks_, kBatch / ranks_);
     return {mine.narrow(1, 0, kSeq), mine.narrow(1, 1, kSeq)};
@@ -133,6 +135,16 @@ void shard(const Job& job, Model& model, const tessera::DeviceMesh& mesh) {
   tessera::fully_shard(model, options);
 }
 
+void accumulate(const Job& job, Model& model, bool last) {
+  if (job.accumulate_by == Accumulate::without_sync) {
+    tessera::set_requires_gradient_sync(
+        model, last ? tessera::Sync::on : tessera::Sync::off);
+  } else {
+    tessera::set_requires_all_reduce(
+        model, last ? tessera::AllReduce::on : tessera::AllReduce::off);
+  }
+}
+
 void report_units(Model& model, Outcome& outcome) {
   for (const auto& unit : tessera::units_below(model)) {
     const bool is_root = unit->parent() == nullptr;
@@ -149,11 +161,15 @@ void report_units(Model& model, Outcome& outcome) {
 std::string Job::describe() const {
   const char* const optimizers[] = {"sgd", "adamw", "fused_adamw"};
   const char* const reshards[] = {"automatic", "always", "never"};
-  return tessera::str(model.name, ", ", optimizers[static_cast<int>(optimizer)],
-                      ", reshard ", reshards[static_cast<int>(reshard)],
-                      build == Build::meta ? ", meta" : "",
-                      spread == Spread::replicate ? ", replicate" : "",
-                      ", accumulate ", accumulate);
+  const int over = reshard.ranks().value_or(0);
+  return tessera::str(
+      model.name, ", ", optimizers[static_cast<int>(optimizer)], ", reshard ",
+      reshards[static_cast<int>(reshard.policy())], " over ", over,
+      build == Build::meta ? ", meta" : "",
+      spread == Spread::replicate ? ", replicate" : "", ", accumulate ",
+      accumulate,
+      accumulate_by == Accumulate::without_all_reduce ? " without all-reduce"
+                                                      : "");
 }
 
 Outcome train_plain(const Job& job) {
@@ -190,6 +206,7 @@ Outcome train_sharded(const Job& job, const tessera::DeviceMesh& mesh) {
   const auto model = build(job);
   shard(job, *model, mesh);
   if (job.build == Build::meta) tessera::materialize(*model, {.seed = kSeed});
+  tessera::set_reshard_after_backward(*model, job.after_backward);
   const auto optimizer = make_optimizer(job, *model);
   Data data(world.rank(), world.size());
   Outcome outcome;
@@ -203,8 +220,7 @@ Outcome train_sharded(const Job& job, const tessera::DeviceMesh& mesh) {
     double loss = 0;
     for (int micro = 0; micro < job.accumulate; ++micro) {
       const bool last = micro + 1 == job.accumulate;
-      tessera::set_requires_gradient_sync(
-          *model, last ? tessera::Sync::on : tessera::Sync::off);
+      accumulate(job, *model, last);
       const Tensor one = loss_of(job, *model, data);
       one.backward();
       loss += one.item<double>();

@@ -18,14 +18,18 @@ namespace agreement {
 enum class Optimizer { sgd, adamw, fused_adamw };
 enum class Build { eager, meta };
 enum class Spread { fully_shard, replicate };
+/// What micro-batches but the last of a step leave out.
+enum class Accumulate { without_sync, without_all_reduce };
 
 struct Job {
   NamedModel model;
   Optimizer optimizer = Optimizer::sgd;
   Build build = Build::eager;
   Spread spread = Spread::fully_shard;
-  tessera::Reshard reshard = tessera::Reshard::automatic;
-  int accumulate = 1;  // micro-batches a step; all but the last without sync
+  tessera::ReshardAfterForward reshard = tessera::Reshard::automatic;
+  int accumulate = 1;  // micro-batches a step
+  Accumulate accumulate_by = Accumulate::without_sync;
+  tessera::Reshard after_backward = tessera::Reshard::always;
   int steps = 4;
   std::optional<double> clip = {};
   std::optional<c10::ScalarType> param_dtype = {};
@@ -43,8 +47,8 @@ struct UnitReport {
 };
 
 struct Outcome {
-  std::vector<double> losses;  // over the global batch
-  std::vector<double> norms;   // when clipped
+  std::vector<double> losses;             // over the global batch
+  std::vector<double> norms;              // when clipped
   std::map<std::string, Tensor> weights;  // whole, after the last step
   std::vector<UnitReport> units;
   int64_t peak_backward_bytes = 0;  // of full parameters, in the last backward

@@ -1,0 +1,95 @@
+#include "tessera/shard/gradient_reduction.h"
+
+#include <ATen/ops/empty.h>
+
+#include <exception>
+#include <utility>
+#include <vector>
+
+#include "tessera/shard/below.h"
+
+namespace tessera {
+
+GradientReduction::GradientReduction(std::shared_ptr<const GroupPlan> plan,
+                                     at::Tensor input, const CallLabel& label)
+    : plan_(std::move(plan)), input_(std::move(input)) {
+  output_ = plan_->layout.world_size() == 1 ? input_ : new_output();
+  StreamEvent ready;
+  ready.record(current_stream(plan_->lanes->device));
+  ready.block(plan_->lanes->reduce_stream);
+  StreamScope scope(plan_->lanes->reduce_stream);
+  pending_ = start_first_step(label);
+  first_done_.record(plan_->lanes->reduce_stream);
+}
+
+// Gaps between the buffers hold zeros.
+at::Tensor GradientReduction::new_output() const {
+  at::Tensor flat = at::empty({plan_->layout.shard_numel()}, input_.options());
+  int64_t covered = 0;
+  for (const FlatBuffer& buffer : plan_->layout.buffers()) {
+    covered += buffer.shard_numel;
+  }
+  if (covered != plan_->layout.shard_numel()) flat.zero_();
+  return flat;
+}
+
+Pending GradientReduction::start_first_step(const CallLabel& label) {
+  const ShardLanes& lanes = *plan_->lanes;
+  if (lanes.size() == 1) return {};
+  if (plan_->options.strategy == Strategy::replicate) {
+    return lanes.reduce->all_reduce(output_, ReduceOp::sum, label);
+  }
+  std::vector<ReduceCall> calls;
+  for (const FlatBuffer& buffer : plan_->layout.buffers()) {
+    calls.push_back(
+        {output_.narrow(0, buffer.shard_offset, buffer.shard_numel),
+         input_.narrow(0, buffer.full_offset,
+                       buffer.shard_numel * plan_->layout.world_size())});
+  }
+  if (plan_->reduce_scatter) {
+    return plan_->reduce_scatter->start(calls, *lanes.reduce, label);
+  }
+  return lanes.reduce->reduce_scatter(calls, label);
+}
+
+void GradientReduction::sum_over_replicas(const at::Tensor& earlier,
+                                          const CallLabel& label) {
+  const ShardLanes& lanes = *plan_->lanes;
+  if (second_started_ || !lanes.all_reduce) return;
+  Below below;
+  second_started_ = true;
+  pending_.wait();
+  first_done_.block(lanes.all_reduce_stream);
+  StreamScope scope(lanes.all_reduce_stream);
+  if (earlier.defined()) {
+    earlier_ = earlier;
+    output_.add_(earlier_);
+  }
+  pending_ = lanes.all_reduce->all_reduce(output_, ReduceOp::sum, label);
+  second_done_.record(lanes.all_reduce_stream);
+}
+
+void GradientReduction::free_input() {
+  if (plan_->lanes->device.is_cpu() || !input_.defined()) return;
+  // The compute stream may hand the memory out again from here on.
+  first_done_.block(current_stream(plan_->lanes->device));
+  input_.reset();
+}
+
+at::Tensor GradientReduction::wait() {
+  pending_.wait();
+  const auto stream = current_stream(plan_->lanes->device);
+  first_done_.block(stream);
+  second_done_.block(stream);
+  return output_;
+}
+
+void GradientReduction::abandon() noexcept {
+  // Completed, so that peers are not left waiting, then dropped.
+  try {
+    (void)wait();
+  } catch (const std::exception&) {
+  }
+}
+
+}  // namespace tessera

@@ -1,0 +1,53 @@
+// One sum of a group's gradients over the ranks, in flight.
+//
+//   input (whole, flat) --over the shard axis--> this rank's part
+//                       --over the replicate axis (HSDP)--> output
+//
+// With Strategy::replicate the first step is an all-reduce of the whole. Always
+// sums; the caller divides.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+
+#include "tessera/device/stream.h"
+#include "tessera/shard/group_plan.h"
+
+namespace tessera {
+
+class GradientReduction {
+ public:
+  /// Starts the first step. `input`: 1-D, the layout's full_numel, in the
+  /// reduce dtype; kept until `free_input`.
+  GradientReduction(std::shared_ptr<const GroupPlan> plan, at::Tensor input,
+                    const CallLabel& label);
+
+  /// Starts the second step, once; nothing without replicas. On CPU it waits
+  /// for the first. `earlier`, if defined, is added to this rank's part first.
+  void sum_over_replicas(const at::Tensor& earlier, const CallLabel& label);
+  [[nodiscard]] bool summed_over_replicas() const { return second_started_; }
+
+  /// On CUDA the compute stream then waits for the first step.
+  void free_input();
+
+  /// Waits, on the current stream, for the steps started, and returns what they
+  /// made: 1-D, the layout's shard_numel; gaps between buffers hold zeros.
+  at::Tensor wait();
+  void abandon() noexcept;
+
+ private:
+  [[nodiscard]] at::Tensor new_output() const;
+  Pending start_first_step(const CallLabel& label);
+
+  std::shared_ptr<const GroupPlan> plan_;
+  at::Tensor input_;
+  at::Tensor output_;
+  at::Tensor earlier_;  // alive until its addition has run
+  Pending pending_;
+  StreamEvent first_done_;
+  StreamEvent second_done_;
+  bool second_started_ = false;
+};
+
+}  // namespace tessera

@@ -1,0 +1,122 @@
+#include "tessera/shard/unit_settings.h"
+
+#include <utility>
+
+#include "tessera/base/error.h"
+#include "tessera/shard/context.h"
+#include "tessera/shard/find_units.h"
+
+namespace tessera {
+namespace {
+
+using Units = std::vector<std::shared_ptr<Unit>>;
+
+Units units_for(torch::nn::Module& module, Recurse recurse) {
+  return recurse == Recurse::yes ? units_below(module) : units_of(module);
+}
+
+// The units of a module that must have some.
+Units own_units(torch::nn::Module& module, const char* function) {
+  Units units = units_of(module);
+  require<InvalidArgument>(!units.empty(), [&] {
+    return str(function, ": the module ", module.name(),
+               " was not given to fully_shard, so it has no unit.");
+  });
+  return units;
+}
+
+std::vector<std::weak_ptr<Unit>> listed_units(
+    const std::vector<torch::nn::Module*>& modules, const char* function) {
+  std::vector<std::weak_ptr<Unit>> listed;
+  for (torch::nn::Module* module : modules) {
+    for (auto& unit : own_units(*module, function)) listed.push_back(unit);
+  }
+  return listed;
+}
+
+template <class Change>
+void change_groups(const Units& units, const Change& change) {
+  for (const auto& unit : units) {
+    for (const auto& group : unit->groups()) change(*group);
+  }
+}
+
+}  // namespace
+
+void set_requires_gradient_sync(torch::nn::Module& module, Sync sync,
+                                Recurse recurse) {
+  for (const auto& unit : units_for(module, recurse)) {
+    unit->gradient_sync = sync == Sync::on;
+  }
+}
+
+void set_requires_all_reduce(torch::nn::Module& module, AllReduce all_reduce,
+                             Recurse recurse) {
+  change_groups(units_for(module, recurse), [&](ParameterGroup& group) {
+    group.gradients().all_reduce = all_reduce == AllReduce::on;
+  });
+}
+
+void set_reshard_after_forward(torch::nn::Module& module, Reshard reshard,
+                               Recurse recurse) {
+  for (const auto& unit : units_for(module, recurse)) {
+    unit->set_reshard_after_forward(reshard);
+  }
+}
+
+void set_reshard_after_backward(torch::nn::Module& module, Reshard reshard,
+                                Recurse recurse) {
+  for (const auto& unit : units_for(module, recurse)) {
+    unit->reshard_after_backward =
+        reshard != Reshard::never || unit->a_rank_owns_nothing();
+  }
+}
+
+void set_modules_to_forward_prefetch(
+    torch::nn::Module& module, const std::vector<torch::nn::Module*>& modules) {
+  const auto listed = listed_units(modules, "set_modules_to_forward_prefetch");
+  for (auto& unit : own_units(module, "set_modules_to_forward_prefetch")) {
+    unit->prefetch_in_forward = listed;
+  }
+}
+
+void set_modules_to_backward_prefetch(
+    torch::nn::Module& module, const std::vector<torch::nn::Module*>& modules) {
+  const auto listed = listed_units(modules, "set_modules_to_backward_prefetch");
+  for (auto& unit : own_units(module, "set_modules_to_backward_prefetch")) {
+    unit->prefetch_in_backward = listed;
+  }
+}
+
+void set_gradient_divide_factor(torch::nn::Module& module,
+                                std::optional<double> factor) {
+  require<InvalidArgument>(!factor || *factor > 0, [&] {
+    return str("set_gradient_divide_factor: got ", *factor,
+               "; expected a number above 0.");
+  });
+  change_groups(
+      own_units(module, "set_gradient_divide_factor"),
+      [&](ParameterGroup& group) { group.gradients().divide_factor = factor; });
+}
+
+void set_all_reduce_hook(torch::nn::Module& module, AllReduceHook hook) {
+  change_groups(
+      own_units(module, "set_all_reduce_hook"),
+      [&](ParameterGroup& group) { group.gradients().all_reduce_hook = hook; });
+}
+
+void set_custom_all_gather(torch::nn::Module& module,
+                           std::shared_ptr<AllGather> all_gather) {
+  change_groups(
+      own_units(module, "set_custom_all_gather"),
+      [&](ParameterGroup& group) { group.set_all_gather(all_gather); });
+}
+
+void set_custom_reduce_scatter(torch::nn::Module& module,
+                               std::shared_ptr<ReduceScatter> reduce_scatter) {
+  change_groups(
+      own_units(module, "set_custom_reduce_scatter"),
+      [&](ParameterGroup& group) { group.set_reduce_scatter(reduce_scatter); });
+}
+
+}  // namespace tessera

@@ -1,0 +1,77 @@
+// What may be changed between steps: FSDP2's methods of a sharded module, as
+// functions of the module. Every rank makes the same calls.
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "tessera/shard/custom_collectives.h"
+#include "tessera/shard/options.h"
+
+namespace tessera {
+
+enum class Sync { on, off };
+enum class AllReduce { on, off };
+enum class Recurse { yes, no };
+
+/// With Sync::off backward keeps whole gradients, without communication; the
+/// next backward with Sync::on reduces their sum. For gradient accumulation.
+/// The gradients kept are hidden: `.grad` stays undefined and `zero_grad` does
+/// not clear them.
+void set_requires_gradient_sync(torch::nn::Module& module, Sync sync,
+                                Recurse recurse = Recurse::yes);
+
+/// HSDP: with AllReduce::off backward sums gradients along the shard axis only
+/// and keeps the sums; the next backward with AllReduce::on adds them to its
+/// own and sums over the replicas. `.grad` stays as it is until then. Nothing
+/// without replicas.
+void set_requires_all_reduce(torch::nn::Module& module, AllReduce all_reduce,
+                             Recurse recurse = Recurse::yes);
+
+/// Replaces the option of fully_shard, from the next forward on.
+void set_reshard_after_forward(torch::nn::Module& module, Reshard reshard,
+                               Recurse recurse = Recurse::yes);
+
+/// With Reshard::never full parameters stay after backward: accumulating
+/// gradients, the next forward need not gather them. They are gathered again
+/// once their shards were written. Reshard::automatic is Reshard::always. A
+/// unit of which some rank owns nothing is always resharded: that rank would
+/// not notice an optimizer's step.
+void set_reshard_after_backward(torch::nn::Module& module, Reshard reshard,
+                                Recurse recurse = Recurse::yes);
+
+/// When `module` is gathered in forward (backward), the gathers of `modules`
+/// are started too, in this order, in place of those that a learned order would
+/// start. Wrong lists cost time, never numbers. An empty list gives the choice
+/// back.
+/// Errors: InvalidArgument for a module that was not given to fully_shard.
+void set_modules_to_forward_prefetch(
+    torch::nn::Module& module, const std::vector<torch::nn::Module*>& modules);
+void set_modules_to_backward_prefetch(
+    torch::nn::Module& module, const std::vector<torch::nn::Module*>& modules);
+
+/// Gradients of this module's own unit are divided by `factor` instead of by
+/// the number of ranks; `{}` gives that back. Not recursive, as in FSDP2.
+/// Errors: InvalidArgument for a factor that is not above 0.
+void set_gradient_divide_factor(torch::nn::Module& module,
+                                std::optional<double> factor);
+
+/// `hook` sees the flat gradient of each group of this module's own unit, in
+/// the reduce dtype, after all sums over ranks and before the division; it
+/// changes it in place. It runs at the end of backward, units in one order on
+/// all ranks, so that it may communicate. Null removes it.
+using AllReduceHook = std::function<void(const at::Tensor& flat_gradient)>;
+void set_all_reduce_hook(torch::nn::Module& module, AllReduceHook hook);
+
+/// How this module's own unit is gathered and reduced; null is the built-in
+/// way.
+void set_custom_all_gather(torch::nn::Module& module,
+                           std::shared_ptr<AllGather> all_gather);
+void set_custom_reduce_scatter(torch::nn::Module& module,
+                               std::shared_ptr<ReduceScatter> reduce_scatter);
+
+}  // namespace tessera
