@@ -26,21 +26,22 @@ constexpr int64_t kGathersPerCheck = 256;
 }  // namespace
 
 void ShardContext::add(Unit& unit) {
-  forget_orders();
+  gathers_.forget_orders();
   units_.push_back(&unit);
 }
 
 void ShardContext::remove(Unit& unit) noexcept {
-  for (auto* list : {&units_, &stack_, &strays_, &prefetched_}) {
+  for (auto* list : {&units_, &stack_, &strays_}) {
     list->erase(std::remove(list->begin(), list->end(), &unit), list->end());
   }
+  gathers_.remove(unit);
   if (backward_unit_ == &unit) backward_unit_ = nullptr;
-  forget_orders();
+  gathers_.forget_orders();
 }
 
 void ShardContext::absorb(ShardContext& other) {
-  forget_orders();
-  other.forget_orders();
+  gathers_.forget_orders();
+  other.gathers_.forget_orders();
   for (Unit* unit : std::exchange(other.units_, {})) {
     unit->reshard();
     unit->set_context(shared_from_this());
@@ -122,10 +123,11 @@ void ShardContext::touch_forward(Unit& unit, const OperatorUse& use) {
     }
   }
   if (stack_.empty() || stack_.back() != &unit) stack_.push_back(&unit);
-  bring(unit, use,
-        in_second_run() ? backward_
-        : in_training() ? forward_
-                        : evaluation_);
+  gathers_.bring(unit,
+                 in_second_run() ? GatherAhead::Pass::backward
+                 : in_training() ? GatherAhead::Pass::forward
+                                 : GatherAhead::Pass::evaluation,
+                 use.name);
 }
 
 // Of both kinds: by backward's own operators, and by the second run of a
@@ -146,66 +148,7 @@ void ShardContext::touch_backward(Unit& unit, const OperatorUse& use) {
     unit.pass.released = false;
   }
   note_part(unit);
-  bring(unit, use, backward_);
-}
-
-// Gathers what an operator is about to read, and starts the gathers that this
-// pass, by the order of an earlier one, will want next.
-void ShardContext::bring(Unit& unit, const OperatorUse& use,
-                         GatherOrder& order) {
-  const auto ahead = std::find(prefetched_.begin(), prefetched_.end(), &unit);
-  const bool expected = ahead != prefetched_.end();
-  if (!expected && unit.gathered() && !unit.stale() && !unit.gathering())
-    return;
-  // Those before it were expected in vain.
-  for (auto other = prefetched_.begin(); other != ahead; ++other) {
-    (*other)->reshard();
-  }
-  prefetched_.erase(prefetched_.begin(), expected ? ahead + 1 : ahead);
-  const std::string_view phase = &order == &backward_ ? "backward" : "forward";
-  unit.gather(phase, use.name);
-  const size_t index = index_of(unit);
-  // Nothing else marks the end of a forward pass without backward.
-  if (&order == &evaluation_ && order.began_with(index)) order.end_pass();
-  order.note(index);
-  if (lanes_->size() == 1) return;
-  for (Unit* next : expected_after(unit, order)) {
-    if (next->gathered()) continue;
-    next->start_gather(phase, "prefetch");
-    prefetched_.push_back(next);
-  }
-}
-
-// The user's list, or what an earlier pass has shown.
-std::vector<Unit*> ShardContext::expected_after(
-    const Unit& unit, const GatherOrder& order) const {
-  const auto& listed = &order == &backward_ ? unit.prefetch_in_backward
-                                            : unit.prefetch_in_forward;
-  std::vector<Unit*> expected;
-  for (const auto& next : listed) {
-    if (const auto alive = next.lock(); alive && contains(units_, alive.get()))
-      expected.push_back(alive.get());
-  }
-  if (!listed.empty()) return expected;
-  for (const size_t next : order.ahead(unit.options().prefetch)) {
-    expected.push_back(units_[next]);
-  }
-  return expected;
-}
-
-size_t ShardContext::index_of(const Unit& unit) const {
-  return std::find(units_.begin(), units_.end(), &unit) - units_.begin();
-}
-
-void ShardContext::drop_prefetched() {
-  for (Unit* unit : std::exchange(prefetched_, {})) unit->reshard();
-}
-
-void ShardContext::forget_orders() {
-  drop_prefetched();
-  forward_.clear();
-  evaluation_.clear();
-  backward_.clear();
+  gathers_.bring(unit, GatherAhead::Pass::backward, use.name);
 }
 
 // Units that await no (more) gradient are freed when backward goes on to
@@ -216,8 +159,7 @@ void ShardContext::release_others(Unit& unit, const OperatorUse& use) {
   for (Unit* other : units_) {
     if (!other->gathered() || other->is_ancestor_of(unit) ||
         contains(use.owners, static_cast<StorageOwner*>(other)) ||
-        contains(prefetched_, other) ||
-        other->release == Unit::Release::at_end ||
+        gathers_.expects(*other) || other->release == Unit::Release::at_end ||
         !other->reshard_after_backward || !other->complete()) {
       continue;
     }
@@ -257,7 +199,7 @@ GradientFlags ShardContext::agree_on_gradients() {
 
 void ShardContext::ensure_backward() {
   if (backward_running_) return;
-  drop_prefetched();
+  gathers_.drop_expected();
   // What is gathered when backward begins is so on all ranks.
   for (Unit* unit : units_) {
     if (unit->gathered()) note_part(*unit);
@@ -321,18 +263,18 @@ void ShardContext::issue_reductions(Issue which) {
 void ShardContext::finish_backward() {
   try {
     issue_reductions(Issue::all);
-    prefetched_.clear();
     for (Unit* unit : units_) {
-      if (unit->reshard_after_backward) unit->reshard();
+      if (unit->reshard_after_backward || gathers_.expects(*unit))
+        unit->reshard();
     }
     const auto order = reduction_order();
     const auto had_gradient = agree_on_gradients();
     for (Unit* unit : order) {
-      unit->finish_reduce(had_gradient[index_of(*unit)]);
+      const auto at = std::find(units_.begin(), units_.end(), unit);
+      unit->finish_reduce(had_gradient[at - units_.begin()]);
     }
     for (Unit* unit : units_) unit->end_pass();
-    forward_.end_pass();
-    backward_.end_pass();
+    gathers_.end_pass();
   } catch (...) {
     abandon_backward();
     throw;
@@ -343,10 +285,8 @@ void ShardContext::finish_backward() {
 }
 
 void ShardContext::abandon_backward() noexcept {
-  prefetched_.clear();
   for (Unit* unit : units_) unit->abandon_pass();
-  forward_.drop_pass();
-  backward_.drop_pass();
+  gathers_.drop_pass();
   stack_.clear();
   strays_.clear();
   backward_unit_ = nullptr;

@@ -4,9 +4,6 @@
 // Forward. A stack of active units mirrors module calls: touching unit U pops
 // and reshards every unit on top that is not an ancestor of U.
 //
-// A learned order of gathers lets the next unit's gather start before the unit
-// is needed; a unit that was expected in vain is freed again.
-//
 // Backward. The first touch queues a callback at the end of the pass. Gathers
 // come on touch. Four rules keep ranks together when they use different
 // parameters inside a unit: reductions leave in one fixed order on all ranks;
@@ -25,7 +22,7 @@
 #include <thread>
 #include <vector>
 
-#include "tessera/shard/gather_order.h"
+#include "tessera/shard/gather_ahead.h"
 #include "tessera/shard/parameter_group.h"
 #include "tessera/shard/rank_agreement.h"
 #include "tessera/shard/unit.h"
@@ -74,12 +71,6 @@ class ShardContext : public std::enable_shared_from_this<ShardContext> {
   void finish_backward();
   void abandon_backward() noexcept;
   [[nodiscard]] GradientFlags agree_on_gradients();
-  void bring(Unit& unit, const OperatorUse& use, GatherOrder& order);
-  [[nodiscard]] std::vector<Unit*> expected_after(
-      const Unit& unit, const GatherOrder& order) const;
-  [[nodiscard]] size_t index_of(const Unit& unit) const;
-  void drop_prefetched();
-  void forget_orders();
   [[nodiscard]] std::vector<Unit*> reduction_order() const;
 
   std::shared_ptr<const ShardLanes> lanes_;
@@ -87,11 +78,7 @@ class ShardContext : public std::enable_shared_from_this<ShardContext> {
   std::vector<Unit*> stack_;
   // Off the stack, but kept for an operator that reads several units.
   std::vector<Unit*> strays_;
-  // Gathers started for units that are expected, in this order.
-  std::vector<Unit*> prefetched_;
-  GatherOrder forward_;     // of passes that a backward ends
-  GatherOrder evaluation_;  // without gradients
-  GatherOrder backward_;
+  GatherAhead gathers_{units_};
   RankAgreement agreement_;
   Unit* backward_unit_ = nullptr;
   bool backward_running_ = false;

@@ -1,8 +1,5 @@
 #include "tessera/shard/unit.h"
 
-#include <ATen/SequenceNumber.h>
-#include <ATen/record_function.h>
-#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/grad_mode.h>
 #include <torch/csrc/autograd/variable.h>
@@ -11,36 +8,10 @@
 
 #include "tessera/base/error.h"
 #include "tessera/shard/context.h"
+#include "tessera/shard/gradient_hook.h"
 #include "tessera/shard/step_phase.h"
 
 namespace tessera {
-
-namespace {
-
-// Runs when autograd has added a gradient to a full parameter. A hook that the
-// user had set before is kept and runs first.
-class GradientHook final : public torch::autograd::PostAccumulateGradHook {
- public:
-  GradientHook(std::shared_ptr<Unit> unit, size_t group, size_t i,
-               std::unique_ptr<torch::autograd::PostAccumulateGradHook> before)
-      : unit_(std::move(unit)),
-        group_(group),
-        i_(i),
-        before_(std::move(before)) {}
-
-  void operator()(const torch::autograd::Variable& tensor) override {
-    if (before_) (*before_)(tensor);
-    unit_->on_gradient(group_, i_);
-  }
-
- private:
-  std::shared_ptr<Unit> unit_;
-  size_t group_;
-  size_t i_;
-  std::unique_ptr<torch::autograd::PostAccumulateGradHook> before_;
-};
-
-}  // namespace
 
 Unit::Unit(std::string name, ModuleIds modules, ModuleIds covered,
            const FullyShardOptions& options,
@@ -78,8 +49,9 @@ void Unit::install_hooks() {
       const at::Tensor full = groups_[g]->full(i);
       if (!full.defined()) continue;  // registered, but no member holds it
       auto& slot = torch::autograd::impl::post_acc_grad_hooks(full);
-      slot = std::make_unique<GradientHook>(shared_from_this(), g, i,
-                                            std::move(slot));
+      slot = make_gradient_hook(
+          [unit = shared_from_this(), g, i] { unit->on_gradient(g, i); },
+          std::move(slot));
     }
   }
 }
@@ -106,10 +78,7 @@ bool Unit::is_ancestor_of(const Unit& other) const {
 void Unit::before_read(const OperatorUse& use) { context_->enter(*this, use); }
 
 void Unit::after_read() noexcept {
-  if (!backward_under_way()) {
-    last_read_ = {at::RecordFunction::currentThreadId(),
-                  at::sequence_number::peek()};
-  }
+  if (!backward_under_way()) clock_.note_read();
   context_->leave();
 }
 
@@ -171,8 +140,7 @@ bool Unit::written_since_gather() const {
 }
 
 bool Unit::written_since(const torch::autograd::Node& node) const {
-  return node.thread_id() == last_of_old_.thread &&
-         node.sequence_nr() < last_of_old_.sequence;
+  return clock_.saw_other_values(node);
 }
 
 void Unit::gather(std::string_view phase, std::string_view op) {
@@ -181,7 +149,7 @@ void Unit::gather(std::string_view phase, std::string_view op) {
 }
 
 void Unit::start_gather(std::string_view phase, std::string_view op) {
-  if (written_since_gather()) last_of_old_ = last_read_;
+  if (written_since_gather()) clock_.note_new_values();
   bool started = false;
   const auto from = phase == "backward" ? FullBuffer::From::keepers
                                         : FullBuffer::From::masters;

@@ -13,13 +13,10 @@
 #include <vector>
 
 #include "tessera/module/gated_storage.h"
+#include "tessera/shard/forward_clock.h"
 #include "tessera/shard/input_cast.h"
 #include "tessera/shard/options.h"
 #include "tessera/shard/parameter_group.h"
-
-namespace torch::autograd {
-struct Node;
-}
 
 namespace tessera {
 
@@ -166,14 +163,7 @@ class Unit final : public StorageOwner,
   size_t num_arrived_ = 0;
   std::vector<std::vector<bool>> reduced_gradients_;
 
-  // A moment in the order in which a thread makes autograd nodes.
-  struct NodeTime {
-    uint64_t thread = 0;
-    uint64_t sequence = 0;
-  };
-  NodeTime last_read_;    // in a forward pass
-  NodeTime last_of_old_;  // the last read of values that were written since
-
+  ForwardClock clock_;
   InputCast cast_;
 };
 

@@ -1,0 +1,102 @@
+#include "tessera/shard/gather_ahead.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "tessera/shard/context.h"
+#include "tessera/shard/unit.h"
+
+namespace tessera {
+
+GatherOrder& GatherAhead::order_of(Pass pass) {
+  switch (pass) {
+    case Pass::forward:
+      return forward_;
+    case Pass::evaluation:
+      return evaluation_;
+    case Pass::backward:
+      break;
+  }
+  return backward_;
+}
+
+void GatherAhead::bring(Unit& unit, Pass pass, std::string_view op) {
+  const auto ahead = std::find(expected_.begin(), expected_.end(), &unit);
+  const bool expected = ahead != expected_.end();
+  if (!expected && unit.gathered() && !unit.stale() && !unit.gathering())
+    return;
+  // Those before it were expected in vain.
+  for (auto other = expected_.begin(); other != ahead; ++other) {
+    (*other)->reshard();
+  }
+  expected_.erase(expected_.begin(), expected ? ahead + 1 : ahead);
+  const std::string_view phase =
+      pass == Pass::backward ? "backward" : "forward";
+  unit.gather(phase, op);
+  GatherOrder& order = order_of(pass);
+  const size_t index = index_of(unit);
+  // Nothing else marks the end of a forward pass without backward.
+  if (pass == Pass::evaluation && order.began_with(index)) order.end_pass();
+  order.note(index);
+  if (unit.context()->lanes()->size() == 1) return;
+  for (Unit* next : next_after(unit, pass)) {
+    if (next->gathered()) continue;
+    next->start_gather(phase, "prefetch");
+    expected_.push_back(next);
+  }
+}
+
+// The user's list, or what an earlier pass has shown.
+std::vector<Unit*> GatherAhead::next_after(const Unit& unit, Pass pass) {
+  const auto& listed = pass == Pass::backward ? unit.prefetch_in_backward
+                                              : unit.prefetch_in_forward;
+  std::vector<Unit*> next;
+  for (const auto& one : listed) {
+    const auto alive = one.lock();
+    if (alive && index_of(*alive) < units_.size()) next.push_back(alive.get());
+  }
+  if (!listed.empty()) return next;
+  for (const size_t index : order_of(pass).ahead(unit.options().prefetch)) {
+    next.push_back(units_[index]);
+  }
+  return next;
+}
+
+size_t GatherAhead::index_of(const Unit& unit) const {
+  return std::find(units_.begin(), units_.end(), &unit) - units_.begin();
+}
+
+bool GatherAhead::expects(const Unit& unit) const {
+  return std::find(expected_.begin(), expected_.end(), &unit) !=
+         expected_.end();
+}
+
+void GatherAhead::drop_expected() {
+  for (Unit* unit : std::exchange(expected_, {})) unit->reshard();
+}
+
+void GatherAhead::end_pass() {
+  expected_.clear();
+  forward_.end_pass();
+  backward_.end_pass();
+}
+
+void GatherAhead::drop_pass() noexcept {
+  expected_.clear();
+  forward_.drop_pass();
+  backward_.drop_pass();
+}
+
+void GatherAhead::remove(const Unit& unit) noexcept {
+  expected_.erase(std::remove(expected_.begin(), expected_.end(), &unit),
+                  expected_.end());
+}
+
+void GatherAhead::forget_orders() {
+  drop_expected();
+  forward_.clear();
+  evaluation_.clear();
+  backward_.clear();
+}
+
+}  // namespace tessera
