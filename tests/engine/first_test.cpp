@@ -5,8 +5,8 @@
 #include "tessera/comm/world.h"
 #include "tessera/mesh/device_mesh.h"
 #include "tessera/module/on_meta.h"
-#include "tessera/shard/fully_shard.h"
 #include "tessera/shard/find_units.h"
+#include "tessera/shard/fully_shard.h"
 #include "tessera/tensor/spread.h"
 
 namespace nn = torch::nn;
@@ -72,8 +72,8 @@ std::vector<double> train(const World* world, bool print) {
     const int per = 12 / W;
     x = x.narrow(0, rank * per, per);
     y = y.narrow(0, rank * per, per);
-    Tensor loss = nn::functional::cross_entropy(net(x).reshape({-1, 51}),
-                                                y.reshape(-1));
+    Tensor loss =
+        nn::functional::cross_entropy(net(x).reshape({-1, 51}), y.reshape(-1));
     loss.backward();
     Tensor mean = loss.detach().clone();
     if (world) {

@@ -1,0 +1,252 @@
+// What may be changed between steps: each setting changes what it names, and no
+// numbers but those it is meant to.
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "tessera/shard/unit.h"
+#include "tests/support/net.h"
+
+namespace tessera::test {
+namespace {
+
+class Settings : public DoubleByDefault {};
+
+Unit& unit_named(nn::Module& model, const std::string& name) {
+  for (const auto& unit : units_below(model)) {
+    if (unit->name() == name) return *unit;
+  }
+  throw InvalidArgument(str("no unit ", name));
+}
+
+int64_t gathers(nn::Module& model, const std::string& name) {
+  return unit_named(model, name).counts().gathers;
+}
+
+void reset_counts(nn::Module& model) {
+  for (const auto& unit : units_below(model)) unit->reset_counts();
+}
+
+Tensor loss_of(const World& world, nn::Module& model, int step = 0) {
+  return plain_loss(model, {world.rank(), step, 1});
+}
+
+TEST_F(Settings, ReshardAfterForwardCanBeChangedBetweenSteps) {
+  on_ranks(2, [&](const World& world) {
+    Model model = build_sharded(world, make_net, kUnits);
+    loss_of(world, *model).backward();
+    EXPECT_EQ(gathers(*model, "a"), 2);
+    set_reshard_after_forward(*model, Reshard::never);
+    reset_counts(*model);
+    loss_of(world, *model).backward();
+    EXPECT_EQ(gathers(*model, "a"), 1);
+    set_reshard_after_forward(*as_net(*model).a, Reshard::always, Recurse::no);
+    reset_counts(*model);
+    loss_of(world, *model).backward();
+    EXPECT_EQ(gathers(*model, "a"), 2);
+    EXPECT_EQ(gathers(*model, "b"), 1);
+  });
+}
+
+TEST_F(Settings, KeptAfterBackwardTheNextForwardGathersNothingUntilAStep) {
+  on_ranks(2, [&](const World& world) {
+    Model model = build_sharded(world, make_net, kUnits);
+    set_reshard_after_backward(*model, Reshard::never);
+    loss_of(world, *model).backward();
+    EXPECT_TRUE(unit_named(*model, "a").gathered());
+    reset_counts(*model);
+    {
+      torch::NoGradGuard no_grad;
+      loss_of(world, *model);
+    }
+    EXPECT_EQ(gathers(*model, "b"), 0);
+    loss_of(world, *model).backward();
+    auto optimizer = make_sgd(model->parameters());
+    optimizer->step();
+    reset_counts(*model);
+    loss_of(world, *model).backward();
+    EXPECT_GE(gathers(*model, "b"), 1) << "the step has changed the shards";
+  });
+}
+
+TEST_F(Settings, GradientsAreDividedByTheFactorOfTheModulesOwnUnitOnce) {
+  for (const int world_size : {1, 2, 3}) {
+    const Tensors mean =
+        gradients_of_one_process(world_size, make_net, plain_loss);
+    on_ranks(world_size, [&](const World& world) {
+      Model model = build_sharded(world, make_net, kUnits);
+      set_gradient_divide_factor(*as_net(*model).a, 0.5);
+      loss_of(world, *model).backward();
+      const Tensors got = full_gradients(world, *model);
+      expect_close(got.at("a.f.weight"),
+                   mean.at("a.f.weight") * world_size / 0.5, "a");
+      expect_close(got.at("b.f.weight"), mean.at("b.f.weight"), "b");
+      set_gradient_divide_factor(*as_net(*model).a, {});
+      model->zero_grad();
+      loss_of(world, *model).backward();
+      expect_close(full_gradients(world, *model), mean, "gradient");
+    });
+  }
+}
+
+TEST_F(Settings, TheAllReduceHookSeesTheSumAndMayChangeIt) {
+  const Tensors mean = gradients_of_one_process(2, make_net, plain_loss);
+  on_ranks(2, [&](const World& world) {
+    Model model = build_sharded(world, make_net, kUnits);
+    int calls = 0;
+    set_all_reduce_hook(*as_net(*model).b, [&](const Tensor& flat) {
+      ++calls;
+      EXPECT_EQ(flat.dim(), 1);
+      flat.mul_(3);
+    });
+    loss_of(world, *model).backward();
+    const Tensors got = full_gradients(world, *model);
+    EXPECT_EQ(calls, 1);
+    expect_close(got.at("b.f.weight"), mean.at("b.f.weight") * 3, "b");
+    expect_close(got.at("a.f.weight"), mean.at("a.f.weight"), "a");
+  });
+}
+
+TEST_F(Settings, PrefetchListsInAnyOrderChangeNoNumbers) {
+  const Tensors mean = gradients_of_one_process(2, make_net, plain_loss);
+  on_ranks(2, [&](const World& world) {
+    Model model = build_sharded(world, make_net, kUnits);
+    auto& net = as_net(*model);
+    set_modules_to_forward_prefetch(*net.a, {net.b.get()});
+    set_modules_to_backward_prefetch(*net.b, {net.a.get()});
+    set_modules_to_forward_prefetch(*net.b, {net.a.get()});  // never comes
+    for (int step = 0; step < 2; ++step) {
+      model->zero_grad();
+      loss_of(world, *model).backward();
+      expect_close(full_gradients(world, *model), mean, "gradient");
+      expect_nothing_gathered(*model, "after backward");
+    }
+  });
+}
+
+TEST_F(Settings, AListedModuleIsGatheredWhenTheOneBeforeItIsUsed) {
+  on_ranks(2, [&](const World& world) {
+    Model model = build_sharded(world, make_net, kUnits);
+    auto& net = as_net(*model);
+    set_modules_to_forward_prefetch(*net.a, {net.b.get()});
+    const Tensor middle = net.a(input(world.rank(), 0));
+    EXPECT_TRUE(unit_named(*model, "b").gathered());
+    net.c(net.b(middle)).sum().backward();
+    EXPECT_EQ(gathers(*model, "b"), 2);
+  });
+}
+
+TEST_F(Settings, APrefetchListNamesModulesThatAreNoUnits) {
+  on_ranks(1, [&](const World& world) {
+    Model model = build_sharded(world, make_net, kUnits);
+    auto& net = as_net(*model);
+    EXPECT_TRUE(says(message_of([&] {
+                       set_modules_to_forward_prefetch(*net.a, {net.c.get()});
+                     }),
+                     "was not given to fully_shard"));
+  });
+}
+
+TEST_F(Settings, AnUnshardThatIsNotWaitedForIsByTheFirstUse) {
+  const Tensors mean = gradients_of_one_process(3, make_net, plain_loss);
+  for (const bool wait : {true, false}) {
+    on_ranks(3, [&](const World& world) {
+      Model model = build_sharded(world, make_net, kUnits);
+      UnshardHandle handle = unshard(*as_net(*model).b, Wait::no);
+      EXPECT_TRUE(unit_named(*model, "b").gathering());
+      if (wait) {
+        handle.wait();
+        handle.wait();
+        EXPECT_FALSE(unit_named(*model, "b").gathering());
+      }
+      loss_of(world, *model).backward();
+      expect_close(full_gradients(world, *model), mean, "gradient");
+      EXPECT_EQ(gathers(*model, "b"), 2);
+    });
+  }
+}
+
+class CountingGather : public AllGather {
+ public:
+  c10::DataPtr allocate(size_t bytes, c10::Device device) override {
+    ++allocations;
+    return AllGather::allocate(bytes, device);
+  }
+  Pending start(std::span<const GatherCall> calls, Communicator& over,
+                const CallLabel& label) override {
+    ++collectives;
+    return over.all_gather(calls, label);
+  }
+  int allocations = 0;
+  int collectives = 0;
+};
+
+class CountingReduce : public ReduceScatter {
+ public:
+  Tensor allocate(int64_t numel, const at::TensorOptions& options) override {
+    ++allocations;
+    return ReduceScatter::allocate(numel, options);
+  }
+  Pending start(std::span<const ReduceCall> calls, Communicator& over,
+                const CallLabel& label) override {
+    ++collectives;
+    return over.reduce_scatter(calls, label);
+  }
+  int allocations = 0;
+  int collectives = 0;
+};
+
+TEST_F(Settings, CustomCollectivesCarryTheUnitAndItsMemory) {
+  const Tensors mean = gradients_of_one_process(2, make_net, plain_loss);
+  on_ranks(2, [&](const World& world) {
+    Model model = build_sharded(world, make_net, kUnits);
+    const auto gather = std::make_shared<CountingGather>();
+    const auto reduce = std::make_shared<CountingReduce>();
+    set_custom_all_gather(*as_net(*model).a, gather);
+    set_custom_reduce_scatter(*as_net(*model).a, reduce);
+    loss_of(world, *model).backward();
+    expect_close(full_gradients(world, *model), mean, "gradient");
+    EXPECT_EQ(gather->collectives, 2);
+    EXPECT_EQ(gather->allocations, 2);
+    EXPECT_EQ(reduce->collectives, 1);
+    EXPECT_EQ(reduce->allocations, 1);
+    set_custom_all_gather(*as_net(*model).a, nullptr);
+    loss_of(world, *model).backward();
+    EXPECT_EQ(gather->collectives, 2);
+  });
+}
+
+TEST_F(Settings, WhatSomeRanksKeepIsGatheredAmongThemInBackward) {
+  const Tensors mean = gradients_of_one_process(4, make_net, plain_loss);
+  on_ranks(4, [&](const World& world) {
+    Model model = build(make_net);
+    FullyShardOptions options = options_for(init_device_mesh(world));
+    options.reshard_after_forward = 2;
+    shard(*model, options, kUnits);
+    const auto over_all = std::make_shared<CountingGather>();
+    set_custom_all_gather(*as_net(*model).a, over_all);
+    loss_of(world, *model).backward();
+    expect_close(full_gradients(world, *model), mean, "gradient");
+    EXPECT_EQ(over_all->collectives, 1);
+    EXPECT_EQ(gathers(*model, "a"), 2);
+  });
+}
+
+TEST_F(Settings, AMethodThatIsNotForwardIsGatheredForAsWell) {
+  on_ranks(2, [&](const World& world) {
+    Model model = build_sharded(world, make_net, kUnits);
+    auto& net = as_net(*model);
+    // What FSDP2 needs register_fsdp_forward_method for.
+    const auto encode = [](BlockImpl& block, const Tensor& x) {
+      return torch::relu(block.f(x));
+    };
+    encode(*net.a, input(0, 0)).sum().backward();
+    Model plain = build(make_net);
+    encode(*as_net(*plain).a, input(0, 0)).sum().backward();
+    expect_close(full_gradients(world, *model), plain_gradients(*plain),
+                 "gradient");
+    EXPECT_EQ(unit_named(*model, "a").counts().reduces, 1);
+  });
+}
+
+}  // namespace
+}  // namespace tessera::test
