@@ -86,6 +86,9 @@ function(tessera_add_library)
     $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
   target_link_libraries(tessera PUBLIC tessera::torch Threads::Threads)
   tessera_use_torch(tessera tessera_library_pch)
+  # Several files as one: LibTorch's templates are made once for all of them.
+  set_target_properties(tessera PROPERTIES UNITY_BUILD ${TESSERA_UNITY}
+    UNITY_BUILD_BATCH_SIZE 8)
   # Headers alone, in .cpp files alone: users of the library do not need it.
   find_package(nlohmann_json REQUIRED)
   target_link_libraries(tessera PRIVATE

@@ -32,8 +32,9 @@ function(_tessera_includes_torch file result)
 endfunction()
 
 # Takes the precompiled header from the files of `target` that include nothing of
-# LibTorch. A file that begins to include it is seen at the next configuration;
-# until then it compiles without the header, only slower.
+# LibTorch, and keeps them out of unity builds, where they would pay for their
+# neighbours' headers. A file that begins to include it is seen at the next
+# configuration; until then it compiles without the header, only slower.
 function(tessera_skip_header_where_no_torch target)
   get_target_property(sources ${target} SOURCES)
   foreach(source IN LISTS sources)
@@ -43,7 +44,7 @@ function(tessera_skip_header_where_no_torch target)
         _tessera_includes_torch("${path}" with_torch)
         if(NOT with_torch)
           set_source_files_properties("${source}" PROPERTIES
-            SKIP_PRECOMPILE_HEADERS ON)
+            SKIP_PRECOMPILE_HEADERS ON SKIP_UNITY_BUILD_INCLUSION ON)
         endif()
       endif()
     endif()

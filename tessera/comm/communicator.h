@@ -10,6 +10,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 
 #include <chrono>
 #include <cstdint>
@@ -84,6 +85,8 @@ class Communicator {
   [[nodiscard]] virtual int size() const = 0;
   [[nodiscard]] virtual const std::string& name() const = 0;
   [[nodiscard]] virtual CollectiveLog& log() const = 0;
+  /// Where the tensors of its collectives must be.
+  [[nodiscard]] virtual c10::Device device() const = 0;
 
   /// Starts all calls together (one launch on NCCL).
   virtual Pending all_gather(std::span<const GatherCall> calls,

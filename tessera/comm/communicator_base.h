@@ -20,6 +20,7 @@ class CommunicatorBase : public Communicator {
   [[nodiscard]] int size() const override { return size_; }
   [[nodiscard]] const std::string& name() const override { return name_; }
   [[nodiscard]] CollectiveLog& log() const override { return world_->log; }
+  [[nodiscard]] c10::Device device() const override { return world_->place.device; }
 
   void barrier(const CallLabel& label) override;
   [[nodiscard]] std::vector<std::string> exchange(

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kMaxPort = 65535;
 
-std::string reason_of(const std::exception& error) {
+std::string cause_of(const std::exception& error) {
   const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
   return torch_error ? torch_error->what_without_backtrace() : error.what();
 }
@@ -29,7 +29,7 @@ auto guarded(const char* call, const std::string& what, Body&& body) {
         "Store::", call, ": this class of store has no such ", "call."));
   } catch (const std::exception& error) {
     throw CommError(
-        tessera::str("Store::", call, " of ", what, ": ", reason_of(error)));
+        tessera::str("Store::", call, " of ", what, ": ", cause_of(error)));
   }
 }
 
@@ -143,7 +143,7 @@ Store tcp_store(const TcpStoreOptions& options) {
   } catch (const std::exception& error) {
     throw CommError(tessera::str(
         "tcp_store: cannot ", serves ? "serve" : "reach", " the store at ",
-        options.host, ", port ", options.port, ": ", reason_of(error),
+        options.host, ", port ", options.port, ": ", cause_of(error),
         serves ? ". Is the port taken, or the address another machine's?"
                : ". Does its server run, and is the address right?"));
   }

@@ -35,6 +35,10 @@ void StreamEvent::block(const c10::Stream& stream) {
   if (event_) event_->block(stream);
 }
 
+void StreamEvent::synchronize() {
+  if (event_) event_->synchronize();
+}
+
 StreamScope::StreamScope(const c10::Stream& stream) {
   if (!stream.device().is_cpu()) guard_.emplace(stream);
 }

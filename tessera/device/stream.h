@@ -30,6 +30,8 @@ class StreamEvent {
   /// Later work of `stream` waits for what was recorded; nothing if nothing
   /// was.
   void block(const c10::Stream& stream);
+  /// This thread waits for what was recorded; nothing if nothing was.
+  void synchronize();
 
  private:
   std::optional<c10::Event> event_;

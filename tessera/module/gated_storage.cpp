@@ -46,7 +46,8 @@ void add_gate_key(const at::Tensor& tensor) {
 }
 
 at::Tensor tensor_over(c10::StorageImpl* storage, c10::ScalarType dtype,
-                       int64_t offset, at::IntArrayRef sizes) {
+                       int64_t offset, at::IntArrayRef sizes,
+                       at::IntArrayRef strides) {
   auto owned = c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage);
   const auto key = storage->device_type() == c10::kCUDA
                        ? c10::BackendComponent::CUDABit
@@ -57,7 +58,11 @@ at::Tensor tensor_over(c10::StorageImpl* storage, c10::ScalarType dtype,
       c10::scalarTypeToTypeMeta(dtype));
   auto* impl = tensor.unsafeGetTensorImpl();
   impl->set_storage_offset(offset);
-  impl->set_sizes_contiguous(sizes);
+  if (strides.empty()) {
+    impl->set_sizes_contiguous(sizes);
+  } else {
+    impl->set_sizes_and_strides(sizes, strides);
+  }
   return tensor;
 }
 

@@ -100,10 +100,11 @@ class GatedStorage final : public c10::StorageImpl {
 /// Puts `tensor` under the gate. Its storage must be a GatedStorage.
 void add_gate_key(const at::Tensor& tensor);
 
-/// A contiguous tensor over `storage` (whose memory may be absent), without
-/// gate key, autograd history or version of others.
+/// A tensor over `storage` (whose memory may be absent), without gate key,
+/// autograd history or version of others; contiguous when `strides` are empty.
 [[nodiscard]] at::Tensor tensor_over(c10::StorageImpl* storage,
                                      c10::ScalarType dtype, int64_t offset,
-                                     at::IntArrayRef sizes);
+                                     at::IntArrayRef sizes,
+                                     at::IntArrayRef strides = {});
 
 }  // namespace tessera

@@ -12,7 +12,7 @@ namespace {
 
 namespace nn = torch::nn;
 
-using Names = std::span<const std::string_view>;
+using WrittenNames = std::span<const std::string_view>;
 
 constexpr std::string_view kWeight[] = {"weight"};
 constexpr std::string_view kWeightAndBias[] = {"weight", "bias"};
@@ -21,12 +21,12 @@ constexpr std::string_view kNorm[] = {"weight", "bias", "running_mean",
 constexpr std::string_view kAttention[] = {
     "in_proj_weight", "in_proj_bias", "q_proj_weight", "k_proj_weight",
     "v_proj_weight",  "bias_k",       "bias_v"};
-constexpr Names kAllParameters = {};  // whatever the dictionary holds
+constexpr WrittenNames kAllParameters = {};  // whatever the dictionary holds
 
 struct Initializer {
   bool (*matches)(const nn::Module&);
   Initialized (*run)(nn::Module&);
-  Names written;  // own parameters and buffers that `run` writes
+  WrittenNames written;  // own parameters and buffers that `run` writes
 };
 
 template <class Impl>
@@ -73,7 +73,7 @@ Initialized run_attention(nn::Module& module) {
 }
 
 template <class Impl>
-constexpr Initializer row(Names written) {
+constexpr Initializer row(WrittenNames written) {
   return {is<Impl>, run_reset_parameters<Impl>, written};
 }
 
@@ -108,7 +108,7 @@ constexpr Initializer kInitializers[] = {
 
 // Whether one of `tensors` is defined and its name is not in `written`.
 template <class NamedTensors>
-bool holds_more(const NamedTensors& tensors, Names written) {
+bool holds_more(const NamedTensors& tensors, WrittenNames written) {
   return std::ranges::any_of(tensors, [written](const auto& item) {
     return item.value().defined() &&
            std::ranges::find(written, item.key()) == written.end();

@@ -80,7 +80,7 @@ at::Tensor piece_of(const at::Tensor& flat, const at::Tensor& shard,
                     const Spread& spread) {
   at::NoGradGuard no_grad;
   return flat.narrow(0, spread.piece.offset, spread.piece.numel)
-      .view(shard.sizes());
+      .as_strided(shard.sizes(), shard.strides());
 }
 
 size_t index_in(std::vector<StepHandle>& counts, const StepHandle& count) {

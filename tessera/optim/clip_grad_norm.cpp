@@ -50,8 +50,10 @@ Part& part_of(Gradients& all, const at::Tensor& parameter,
   for (Part& part : all.parts) {
     if (part.communicator == communicator) return part;
   }
-  all.parts.push_back(
-      {std::move(communicator), parameter.device(), FlatRuns{}, {}});
+  // Gradients of offloaded shards are elsewhere.
+  const at::Device device =
+      communicator ? communicator->device() : parameter.device();
+  all.parts.push_back({std::move(communicator), device, FlatRuns{}, {}});
   return all.parts.back();
 }
 

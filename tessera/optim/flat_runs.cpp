@@ -28,14 +28,21 @@ size_t ordinal_of(const Spread& spread) {
   return static_cast<size_t>(at - pieces.begin());
 }
 
+bool lies_as(const at::Tensor& gradient, const Spread& spread) {
+  return spread.strides.empty()
+             ? gradient.is_contiguous()
+             : gradient.strides() == at::IntArrayRef(spread.strides);
+}
+
 bool is_piece(const at::Tensor& gradient, const at::Tensor& flat,
-              const FlatPiece& piece) {
+              const Spread& spread) {
+  const FlatPiece& piece = spread.piece;
   if (!flat.defined() || gradient.layout() != at::kStrided) return false;
   const auto* start = static_cast<const std::byte*>(flat.const_data_ptr()) +
                       piece.offset * flat.element_size();
   return gradient.const_data_ptr() == start &&
          gradient.scalar_type() == flat.scalar_type() &&
-         gradient.numel() == piece.numel && gradient.is_contiguous();
+         gradient.numel() == piece.numel && lies_as(gradient, spread);
 }
 
 }  // namespace
@@ -56,7 +63,7 @@ bool FlatRuns::add(const Spread& spread, const at::Tensor& gradient,
                    size_t kind) {
   if (spread.piece.numel == 0) return gradient.numel() == 0;
   const size_t master = number_of(spread.master);
-  if (!is_piece(gradient, masters_[master].gradient, spread.piece)) {
+  if (!is_piece(gradient, masters_[master].gradient, spread)) {
     return false;
   }
   members_.push_back({master, ordinal_of(spread), kind});

@@ -11,6 +11,7 @@
 #include "tessera/module/linked_autograd_meta.h"
 #include "tessera/module/meta_memory.h"
 #include "tessera/shard/below.h"
+#include "tessera/shard/step_phase.h"
 
 namespace tessera {
 
@@ -48,7 +49,8 @@ void FullBuffer::point_at_storage(size_t i) const {
   torch::NoGradGuard no_grad;
   GateOff off;
   full.set_data(tensor_over(storage_, plan_->options.compute_dtype,
-                            place.full_offset, plan_->sizes[i]));
+                            place.full_offset, plan_->sizes[i],
+                            plan_->full_strides(i)));
   add_gate_key(full);  // set_data has replaced the key set
 }
 
@@ -60,6 +62,7 @@ at::Tensor FullBuffer::parameter(size_t i) const {
 // are the master.
 bool FullBuffer::aliases_master() const {
   return plan_->layout.world_size() == 1 &&
+         plan_->master_device() == plan_->lanes->device &&
          plan_->options.compute_dtype == plan_->options.master_dtype &&
          plan_->layout.full_numel() == plan_->layout.shard_numel();
 }
@@ -207,6 +210,9 @@ void FullBuffer::finish_gather() {
   gather_.wait();
   gather_ = {};
   gather_done_.block(current_stream(plan_->lanes->device));
+  // Nothing later waits for the copy from the host, where the shards may be
+  // written next.
+  if (plan_->options.offload && !in_training()) gather_done_.synchronize();
   kept_.reset();
   state_ = State::gathered;
 }
@@ -229,7 +235,8 @@ std::vector<at::Tensor> FullBuffer::whole(Values values,
                                           const CallLabel& label) {
   Below below;
   const at::Tensor flat =
-      at::zeros({plan_->layout.full_numel()}, shards_.master()->data.options());
+      at::zeros({plan_->layout.full_numel()},
+                shards_.master()->data.options().device(plan_->lanes->device));
   if (values == Values::gathered && shards_.has_values()) {
     shards_.adopt_replaced();
     const auto calls = gather_calls(flat);
@@ -242,9 +249,17 @@ std::vector<at::Tensor> FullBuffer::whole(Values values,
   std::vector<at::Tensor> tensors;
   for (size_t i = 0; i < plan_->sizes.size(); ++i) {
     const auto& place = plan_->layout.parameters()[i];
-    tensors.push_back(tensor_over(flat.storage().unsafeGetStorageImpl(),
-                                  plan_->options.master_dtype,
-                                  place.full_offset, plan_->sizes[i]));
+    at::Tensor view = tensor_over(
+        flat.storage().unsafeGetStorageImpl(), plan_->options.master_dtype,
+        place.full_offset, plan_->sizes[i], plan_->full_strides(i));
+    // What fills a tensor in the order of its memory (random numbers) must not
+    // depend on how it is cut.
+    if (!view.is_contiguous()) {
+      const at::Tensor copy = view.contiguous();
+      view = tensor_over(copy.storage().unsafeGetStorageImpl(),
+                         plan_->options.master_dtype, 0, plan_->sizes[i]);
+    }
+    tensors.push_back(std::move(view));
   }
   return tensors;
 }

@@ -73,6 +73,23 @@ c10::ScalarType compute_dtype(const FoundParameter& found,
   return policy.param_dtype.value_or(found.tensor.scalar_type());
 }
 
+std::vector<int64_t> shard_dims(const std::vector<FoundParameter>& parameters,
+                                const ShardPlacementFn& placement) {
+  std::vector<int64_t> dims;
+  for (const FoundParameter& found : parameters) {
+    const int64_t num_dims = found.tensor.dim();
+    const int64_t dim =
+        placement ? placement(found.tensor).value_or(Shard{}).dim : 0;
+    require<InvalidArgument>(dim >= -num_dims && dim < num_dims, [&] {
+      return str("fully_shard: shard_placement_fn cuts parameter '", found.name,
+                 "' of shape ", found.tensor.sizes(), " along dim ", dim,
+                 ", which it does not have.");
+    });
+    dims.push_back(dim < 0 ? dim + num_dims : dim);
+  }
+  return dims;
+}
+
 // Parameters that can travel in one buffer, in order of first appearance.
 std::vector<std::unique_ptr<ParameterGroup>> make_groups(
     std::vector<FoundParameter> parameters, const FullyShardOptions& options,
@@ -94,14 +111,16 @@ std::vector<std::unique_ptr<ParameterGroup>> make_groups(
                        .compute_dtype = compute,
                        .reduce_dtype = policy.reduce_dtype.value_or(compute),
                        .keepers = keepers,
+                       .offload = options.offload_policy,
                        .debug = options.debug});
     }
     members[at->second].push_back(std::move(found));
   }
   std::vector<std::unique_ptr<ParameterGroup>> groups;
   for (size_t i = 0; i < members.size(); ++i) {
-    groups.push_back(std::make_unique<ParameterGroup>(std::move(members[i]),
-                                                      kinds[i], lanes));
+    auto dims = shard_dims(members[i], options.shard_placement_fn);
+    groups.push_back(std::make_unique<ParameterGroup>(
+        std::move(members[i]), std::move(dims), kinds[i], lanes));
   }
   return groups;
 }

@@ -73,9 +73,9 @@ void GradientBuffer::fill(const at::Tensor& input) {
   for (size_t i = 0; i < held_.size(); ++i) {
     if (!held_[i].defined() || held_[i].numel() == 0) continue;
     const auto& place = plan_->layout.parameters()[i];
-    to.push_back(
-        input.narrow(0, place.full_offset, place.numel).view(plan_->sizes[i]));
-    from.push_back(held_[i]);
+    from.push_back(plan_->rows_first(i, held_[i]));
+    to.push_back(input.narrow(0, place.full_offset, place.numel)
+                     .view(from.back().sizes()));
   }
   if (!to.empty()) at::_foreach_copy_(to, from, /*non_blocking=*/true);
 }
@@ -104,6 +104,10 @@ void GradientBuffer::go_on(const CallLabel& label) {
       reduction.sum_over_replicas(std::exchange(partial_, {}), label);
     }
     reduction.free_input();
+    // A hook is to see it on the device.
+    if (!all_reduce_hook && (all_reduce || !plan_->lanes->all_reduce)) {
+      reduction.copy_to_host();
+    }
   }
 }
 
@@ -149,8 +153,9 @@ void GradientBuffer::give_gradients(const at::Tensor& output,
   const at::Tensor reduced = [&] {
     Below below;
     if (all_reduce_hook) all_reduce_hook(output);
-    divide(output);
-    return output.to(plan_->options.master_dtype);
+    const at::Tensor sum = output.to(plan_->master_device());
+    divide(sum);
+    return sum.to(plan_->options.master_dtype);
   }();
   run_shard_pre_hooks(reduced, had_gradient);
   Below below;
@@ -175,9 +180,7 @@ void GradientBuffer::run_shard_pre_hooks(
     auto& hooks = torch::autograd::impl::hooks(shards_[i]);
     if (hooks.empty() || !had_gradient[i] || !shards_[i].requires_grad())
       continue;
-    const at::Tensor piece =
-        reduced.narrow(0, plan_->pieces[i].shard_offset, plan_->pieces[i].numel)
-            .view(plan_->shard_sizes(i));
+    const at::Tensor piece = plan_->piece_of(i, reduced);
     std::vector<at::Tensor> grads = {guarded_copy(i, piece)};
     for (const auto& hook : hooks) grads = (*hook)(grads);
     Below below;
@@ -190,12 +193,12 @@ at::Tensor GradientBuffer::guarded_copy(size_t i,
   Below below;
   auto guard = std::make_shared<ShardGuard>("gradient of the shard");
   guard->set_names({{0, piece.numel(), shards_.name(i)}});
-  auto* allocator = c10::GetAllocator(plan_->lanes->device.type());
+  auto* allocator = plan_->master_allocator();
   auto storage = c10::make_intrusive<GatedStorage>(
       piece.nbytes(), allocator->allocate(piece.nbytes()), allocator, nullptr,
       guard);
-  at::Tensor copy =
-      tensor_over(storage.get(), piece.scalar_type(), 0, piece.sizes());
+  at::Tensor copy = tensor_over(storage.get(), piece.scalar_type(), 0,
+                                piece.sizes(), plan_->shard_strides(i));
   copy.copy_(piece);
   add_gate_key(copy);
   return copy;
@@ -217,10 +220,10 @@ void GradientBuffer::run_shard_hooks(const std::vector<bool>& had_gradient) {
 at::Tensor GradientBuffer::take_as_flat_grad(const at::Tensor& reduced) {
   auto* old = reduced.storage().unsafeGetStorageImpl();
   auto storage = c10::make_intrusive<GatedStorage>(
-      old->nbytes(), old->set_data_ptr(no_memory(plan_->lanes->device)),
+      old->nbytes(), old->set_data_ptr(no_memory(plan_->master_device())),
       old->allocator(), nullptr, shards_.grad_guard());
   old->set_data_ptr_noswap(
-      at::DataPtr(storage->mutable_data(), plan_->lanes->device));
+      at::DataPtr(storage->mutable_data(), plan_->master_device()));
   const at::Tensor flat =
       tensor_over(storage.get(), plan_->options.master_dtype, 0,
                   {plan_->layout.shard_numel()});
@@ -253,16 +256,14 @@ void GradientBuffer::give_gradient(size_t i, const at::Tensor& flat,
                                    const at::Tensor& reduced) {
   const at::Tensor& shard = shards_[i];
   at::Tensor& grad = shard.mutable_grad();
-  const auto sizes = plan_->shard_sizes(i);
   if (!grad.defined()) {
-    grad = tensor_over(flat.storage().unsafeGetStorageImpl(),
-                       plan_->options.master_dtype,
-                       plan_->pieces[i].shard_offset, sizes);
+    grad =
+        tensor_over(flat.storage().unsafeGetStorageImpl(),
+                    plan_->options.master_dtype, plan_->pieces[i].shard_offset,
+                    plan_->shard_sizes(i), plan_->shard_strides(i));
     add_gate_key(grad);
   } else if (!grad_in_place(i, flat)) {
-    local(grad).add_(
-        reduced.narrow(0, plan_->pieces[i].shard_offset, plan_->pieces[i].numel)
-            .view(sizes));
+    local(grad).add_(plan_->piece_of(i, reduced));
   }
 }
 

@@ -76,12 +76,37 @@ void GradientReduction::free_input() {
   input_.reset();
 }
 
+void GradientReduction::copy_to_host() {
+  const ShardLanes& lanes = *plan_->lanes;
+  if (!plan_->options.offload || lanes.device.is_cpu() || on_host_.defined()) {
+    return;
+  }
+  Below below;
+  const auto& stream =
+      second_started_ ? lanes.all_reduce_stream : lanes.reduce_stream;
+  StreamScope scope(stream);
+  on_host_ = at::empty(output_.sizes(),
+                       output_.options().device(c10::kCPU).pinned_memory(
+                           plan_->options.offload->pin_memory));
+  on_host_.copy_(output_, /*non_blocking=*/true);
+  copied_.record(stream);
+}
+
 at::Tensor GradientReduction::wait() {
   pending_.wait();
-  const auto stream = current_stream(plan_->lanes->device);
+  if (on_host_.defined()) {
+    copied_.synchronize();
+    // The compute stream may hand out the device's memory again.
+    wait_on(current_stream(plan_->lanes->device));
+    return on_host_;
+  }
+  wait_on(current_stream(plan_->lanes->device));
+  return output_;
+}
+
+void GradientReduction::wait_on(const c10::Stream& stream) {
   first_done_.block(stream);
   second_done_.block(stream);
-  return output_;
 }
 
 void GradientReduction::abandon() noexcept {

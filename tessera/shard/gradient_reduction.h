@@ -28,23 +28,31 @@ class GradientReduction {
   void sum_over_replicas(const at::Tensor& earlier, const CallLabel& label);
   [[nodiscard]] bool summed_over_replicas() const { return second_started_; }
 
+  /// Offloaded shards: starts the copy of the output to the host, once, behind
+  /// the steps started. Nothing otherwise.
+  void copy_to_host();
+
   /// On CUDA the compute stream then waits for the first step.
   void free_input();
 
   /// Waits, on the current stream, for the steps started, and returns what they
-  /// made: 1-D, the layout's shard_numel; gaps between buffers hold zeros.
+  /// made: 1-D, the layout's shard_numel; gaps between buffers hold zeros. It
+  /// is on the host after `copy_to_host`, which this thread then waits for.
   at::Tensor wait();
   void abandon() noexcept;
 
  private:
   [[nodiscard]] at::Tensor new_output() const;
   Pending start_first_step(const CallLabel& label);
+  void wait_on(const c10::Stream& stream);
 
   std::shared_ptr<const GroupPlan> plan_;
   at::Tensor input_;
   at::Tensor output_;
   at::Tensor earlier_;  // alive until its addition has run
   Pending pending_;
+  at::Tensor on_host_;
+  StreamEvent copied_;
   StreamEvent first_done_;
   StreamEvent second_done_;
   bool second_started_ = false;

@@ -30,18 +30,22 @@ struct GroupOptions {
   // The neighbours that keep the full parameters together between forward and
   // backward; null when none do.
   std::shared_ptr<Communicator> keepers = {};
+  // Where the shards are: the lanes' device, unless offloaded.
+  std::optional<CPUOffloadPolicy> offload = {};
   Debug debug = Debug::none;
 };
 
 struct GroupPlan {
+  /// `dims[i]`: the dim along which parameter i is cut.
   GroupPlan(const std::vector<FoundParameter>& parameters,
-            const GroupOptions& options,
+            std::vector<int64_t> dims, const GroupOptions& options,
             std::shared_ptr<const ShardLanes> lanes);
 
   GroupOptions options;
   std::shared_ptr<const ShardLanes> lanes;
   FlatLayout layout;
   std::vector<std::vector<int64_t>> sizes;  // of the full parameters
+  std::vector<int64_t> dims;                // along which they are cut
   std::vector<LocalPiece> pieces;           // of this rank
   // Null: the communicator's own.
   std::shared_ptr<AllGather> all_gather;
@@ -50,6 +54,18 @@ struct GroupPlan {
   /// This rank's place in the layout.
   [[nodiscard]] int64_t layout_rank() const;
   [[nodiscard]] std::vector<int64_t> shard_sizes(size_t i) const;
+  /// Strides of a full parameter or a shard in the flat buffers, where the dim
+  /// that is cut comes first; empty when that is contiguous.
+  [[nodiscard]] std::vector<int64_t> full_strides(size_t i) const;
+  [[nodiscard]] std::vector<int64_t> shard_strides(size_t i) const;
+  /// A view of a full parameter, or of a part, whose rows are those of the flat
+  /// buffers.
+  [[nodiscard]] at::Tensor rows_first(size_t i, const at::Tensor& tensor) const;
+  /// The shard-shaped view of this rank's piece of a flat tensor that is laid
+  /// out as the master.
+  [[nodiscard]] at::Tensor piece_of(size_t i, const at::Tensor& flat) const;
+  [[nodiscard]] c10::Device master_device() const;
+  [[nodiscard]] c10::Allocator* master_allocator() const;
   [[nodiscard]] int64_t full_bytes() const;
 };
 

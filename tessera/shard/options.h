@@ -5,6 +5,7 @@
 #include <c10/core/ScalarType.h>
 
 #include <concepts>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -59,6 +60,24 @@ struct MixedPrecisionPolicy {
   CastInputs cast_forward_inputs = CastInputs::on;
 };
 
+/// Along which dim a parameter is cut. It lies in memory with that dim first,
+/// so for another dim than 0 its full parameter is a transposed view: right for
+/// every operator, though `view(-1)` refuses it. Any size, divisible or not.
+struct Shard {
+  int64_t dim = 0;  // negative: counted from the end
+};
+using ShardPlacementFn =
+    std::function<std::optional<Shard>(const at::Tensor& parameter)>;
+
+/// Shards, their gradients and the optimizer live in host memory: gathers copy
+/// the shards to the device first, and reduced gradients are copied back while
+/// backward goes on. On a CPU mesh that is so anyway, and nothing is pinned.
+/// Shards may be written on the host after a backward, or after a forward
+/// without grad mode: until then copies of them may still be under way.
+struct CPUOffloadPolicy {
+  bool pin_memory = true;  // false: pageable memory; copies do not overlap
+};
+
 /// Whether all ranks' parameters are compared when they are sharded: each rank
 /// keeps its part of its own values, so unequal starts would be mixed silently.
 enum class StartCheck { on, off };
@@ -76,6 +95,9 @@ struct FullyShardOptions {
   // Stay whole and local: not sharded, gradients not reduced. Give the same
   // list to every call in the tree.
   std::vector<at::Tensor> ignored_params = {};
+  // Called once for each parameter; nothing given, or returned, is Shard{0}.
+  ShardPlacementFn shard_placement_fn = {};
+  std::optional<CPUOffloadPolicy> offload_policy = {};
   StartCheck start_check = StartCheck::on;
   // Of a 2-D mesh, the axis of the replicas. Empty: what the axes' names say,
   // or the first axis (mesh_roles.h).

@@ -5,10 +5,12 @@
 namespace tessera {
 
 ParameterGroup::ParameterGroup(std::vector<FoundParameter> parameters,
+                               std::vector<int64_t> dims,
                                const GroupOptions& options,
                                std::shared_ptr<const ShardLanes> lanes)
     : before_(std::move(parameters)),
-      plan_(std::make_shared<GroupPlan>(before_, options, std::move(lanes))),
+      plan_(std::make_shared<GroupPlan>(before_, std::move(dims), options,
+                                        std::move(lanes))),
       shards_(before_, plan_),
       full_(plan_, shards_),
       gradients_(plan_, shards_) {}

@@ -23,7 +23,7 @@ class ParameterGroup {
   /// Plans the layout and cuts this rank's part out of `parameters`' values
   /// (meta parameters have none). Changes no parameter yet.
   ParameterGroup(std::vector<FoundParameter> parameters,
-                 const GroupOptions& options,
+                 std::vector<int64_t> dims, const GroupOptions& options,
                  std::shared_ptr<const ShardLanes> lanes);
 
   /// The step that cannot be undone: points the full parameters at this group's

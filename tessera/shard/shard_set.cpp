@@ -14,10 +14,11 @@
 namespace tessera {
 namespace {
 
-Box box_of(const LocalPiece& piece, const std::vector<int64_t>& sizes) {
+Box box_of(const LocalPiece& piece, const std::vector<int64_t>& sizes,
+           int64_t dim) {
   Box box{std::vector<int64_t>(sizes.size(), 0), sizes};
-  box.offsets[0] = piece.first_row;
-  box.lengths[0] = piece.num_rows;
+  box.offsets[dim] = piece.first_row;
+  box.lengths[dim] = piece.num_rows;
   return box;
 }
 
@@ -33,7 +34,7 @@ ShardSet::ShardSet(const std::vector<FoundParameter>& parameters,
 void ShardSet::make_master(const std::vector<FoundParameter>& parameters) {
   torch::NoGradGuard no_grad;
   GateOff off;
-  auto* allocator = c10::GetAllocator(plan_->lanes->device.type());
+  auto* allocator = plan_->master_allocator();
   const size_t bytes = plan_->layout.shard_numel() *
                        c10::elementSize(plan_->options.master_dtype);
   guard_ = std::make_shared<ShardGuard>("shard");
@@ -50,7 +51,7 @@ void ShardSet::make_master(const std::vector<FoundParameter>& parameters) {
     if (value.is_meta()) has_values_ = false;
     if (value.is_meta() || piece.numel == 0) continue;
     master_->data.narrow(0, piece.shard_offset, piece.numel)
-        .copy_(value.detach()
+        .copy_(plan_->rows_first(i, value.detach())
                    .narrow(0, piece.first_row, piece.num_rows)
                    .reshape(-1));
   }
@@ -64,7 +65,8 @@ void ShardSet::make_shards(const std::vector<FoundParameter>& parameters) {
     spread->name = parameters[i].name;
     spread->global_sizes = plan_->sizes[i];
     if (piece.numel > 0)
-      spread->boxes.push_back(box_of(piece, plan_->sizes[i]));
+      spread->boxes.push_back(box_of(piece, plan_->sizes[i], plan_->dims[i]));
+    spread->strides = plan_->shard_strides(i);
     spread->piece = {piece.shard_offset, piece.numel};
     spread->master = master_;
     if (plan_->options.strategy == Strategy::shard) {
@@ -119,7 +121,8 @@ void ShardSet::adopt_replaced() {
         });
     master_->data
         .narrow(0, plan_->pieces[i].shard_offset, plan_->pieces[i].numel)
-        .copy_(given.reshape(-1));
+        .copy_(plan_->rows_first(i, given.reshape(plan_->shard_sizes(i)))
+                   .reshape(-1));
     restore_shard(*impl, plan_->shard_sizes(i));
     master_->data.unsafeGetTensorImpl()->bump_version();
   }
@@ -131,7 +134,9 @@ void ShardSet::store(const std::vector<at::Tensor>& whole) {
     const LocalPiece& piece = plan_->pieces[i];
     if (piece.numel == 0) continue;
     master_->data.narrow(0, piece.shard_offset, piece.numel)
-        .copy_(whole[i].narrow(0, piece.first_row, piece.num_rows).reshape(-1));
+        .copy_(plan_->rows_first(i, whole[i])
+                   .narrow(0, piece.first_row, piece.num_rows)
+                   .reshape(-1));
   }
   master_->data.unsafeGetTensorImpl()->bump_version();
   has_values_ = true;

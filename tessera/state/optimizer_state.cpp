@@ -18,7 +18,7 @@ namespace {
 
 using torch::optim::OptimizerParamGroup;
 
-constexpr const char* kGroups = "param_groups";
+constexpr const char* kParamGroups = "param_groups";
 
 class OptimizerState final : public Stateful {
  public:
@@ -39,7 +39,7 @@ class OptimizerState final : public Stateful {
       fields.emplace_back("params", Value::list(std::move(names)));
       groups.push_back(Value::dict(std::move(fields)));
     }
-    add_value(dict, {kGroups}, Value::list(std::move(groups)));
+    add_value(dict, {kParamGroups}, Value::list(std::move(groups)));
     return dict;
   }
 
@@ -156,8 +156,8 @@ class OptimizerState final : public Stateful {
 
   static bool is_known(const std::string& name, const Stored& stored) {
     for (const auto& [key, value] : stored.values) {
-      if (!key.starts_with(kGroups)) continue;
-      if (key.starts_with(str(kGroups, ".", name, "."))) return true;
+      if (!key.starts_with(kParamGroups)) continue;
+      if (key.starts_with(str(kParamGroups, ".", name, "."))) return true;
       if (!key.ends_with(".params") || value.get<Value::List>() == nullptr) {
         continue;
       }
@@ -183,10 +183,10 @@ class OptimizerState final : public Stateful {
 
   // The prefix of the fields of the group that holds `name`, or "".
   static std::string prefix_for(const std::string& name, const Stored& stored) {
-    const std::string own = str(kGroups, ".", name, ".");
+    const std::string own = str(kParamGroups, ".", name, ".");
     for (const auto& [key, value] : stored.values) {
       if (key.starts_with(own)) return own;
-      if (!key.starts_with(kGroups) || !key.ends_with(".params") ||
+      if (!key.starts_with(kParamGroups) || !key.ends_with(".params") ||
           value.get<Value::List>() == nullptr) {
         continue;
       }

@@ -36,7 +36,7 @@ StateGroup state_group(torch::nn::Module& model, const World& world) {
     const Spread* spread = parameter.defined() ? spread_of(parameter) : nullptr;
     if (spread == nullptr || !spread->holders) continue;
     if (!group.communicator) {
-      group = group_over(spread->holders, local(parameter).device());
+      group = group_over(spread->holders, spread->holders->device());
     }
     require<InvalidArgument>(
         group.communicator->size() == spread->holders->size() &&

@@ -27,8 +27,10 @@ void ShardImpl::shallow_copy_from(
       from->sizes() == sizes() && from->dtype() == dtype() &&
           from->device() == device(),
       [&] {
-        return str("parameter '", spread_->name, "' is sharded: this rank's "
-                   "shard is ", sizes(), " ", dtype().name(), " on ", device(),
+        return str("parameter '", spread_->name,
+                   "' is sharded: this rank's "
+                   "shard is ",
+                   sizes(), " ", dtype().name(), " on ", device(),
                    " and cannot take data that is ", from->sizes(), " ",
                    from->dtype().name(), " on ", from->device(),
                    ". Convert or move the module before fully_shard, and load "
@@ -46,15 +48,28 @@ ShardImpl* shard_impl_of(const at::Tensor& tensor) {
                                             : nullptr;
 }
 
-at::Tensor make_shard(std::shared_ptr<Spread> spread, at::IntArrayRef sizes) {
-  const at::Tensor& flat = spread->master->data;
-  const int64_t offset = spread->piece.offset;
+namespace {
+
+void set_sizes(c10::TensorImpl& impl, const Spread& spread,
+               at::IntArrayRef sizes) {
+  if (spread.strides.empty()) {
+    impl.set_sizes_contiguous(sizes);
+  } else {
+    impl.set_sizes_and_strides(sizes, spread.strides);
+  }
+}
+
+}  // namespace
+
+at::Tensor make_shard(std::shared_ptr<Spread> given, at::IntArrayRef sizes) {
+  const Spread& spread = *given;
+  const at::Tensor& flat = spread.master->data;
   at::Tensor shard = at::detail::make_tensor<ShardImpl>(
       c10::Storage(flat.storage()), flat.key_set(), flat.dtype(),
-      std::move(spread));
+      std::move(given));
   auto* impl = shard.unsafeGetTensorImpl();
-  impl->set_storage_offset(offset);
-  impl->set_sizes_contiguous(sizes);
+  impl->set_storage_offset(spread.piece.offset);
+  set_sizes(*impl, spread, sizes);
   impl->set_version_counter(flat.unsafeGetTensorImpl()->version_counter());
   add_gate_key(shard);
   return shard;
@@ -64,7 +79,7 @@ void restore_shard(ShardImpl& shard, at::IntArrayRef sizes) {
   const at::Tensor& flat = shard.spread()->master->data;
   shard.set_storage_keep_dtype(flat.storage());
   shard.set_storage_offset(shard.spread()->piece.offset);
-  shard.set_sizes_contiguous(sizes);
+  set_sizes(shard, *shard.spread(), sizes);
   shard.set_version_counter(flat.unsafeGetTensorImpl()->version_counter());
 }
 

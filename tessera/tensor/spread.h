@@ -54,6 +54,9 @@ struct Spread {
   std::vector<int64_t> global_sizes;  // of the full parameter
   std::vector<Box> boxes;             // this rank's part; empty for none
   FlatPiece piece;                    // where that part lies
+  // Of the shard over that piece; empty: contiguous. A parameter cut along
+  // another dim than 0 lies there with that dim first.
+  std::vector<int64_t> strides;
   std::shared_ptr<FlatMaster> master;
   // Ranks over which the parameter is cut: a norm over all of it sums the
   // ranks' parts over this communicator. Null when every rank holds all of it.

@@ -153,6 +153,21 @@ TEST_P(Agreement, KeptBySomeRanksUntilBackwardGivesTheLossesOfOneProcess) {
   check_hybrid(job, 1, 4, expected);
 }
 
+TEST_P(Agreement, CutAlongAnotherDimGivesTheNormsAndLossesOfOneProcess) {
+  Job job{.model = GetParam(),
+          .optimizer = Optimizer::fused_adamw,
+          .shard_dim = 1,
+          .clip = 0.1};
+  for (const auto build : {Build::eager, Build::meta}) {
+    job.build = build;
+    const Outcome expected = train_plain(job);
+    for (const int ranks : {1, 2, 3, 4}) check(job, ranks, expected);
+    check_hybrid(job, 2, 2, expected);
+  }
+  job.optimizer = Optimizer::adamw;
+  check(job, 3, train_plain(job));
+}
+
 TEST_P(Agreement, KeptAfterBackwardGivesTheLossesOfOneProcess) {
   Job job{
       .model = GetParam(), .accumulate = 2, .after_backward = Reshard::never};

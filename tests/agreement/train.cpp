@@ -120,8 +120,15 @@ int64_t gathered_bytes(Model& model) {
 }
 
 void shard(const Job& job, Model& model, const tessera::DeviceMesh& mesh) {
+  const auto placement = [&](const Tensor& parameter) {
+    return parameter.dim() > job.shard_dim
+               ? std::optional(tessera::Shard{job.shard_dim})
+               : std::nullopt;
+  };
   FullyShardOptions options{.mesh = mesh,
                             .reshard_after_forward = job.reshard,
+                            .shard_placement_fn = placement,
+                            .offload_policy = job.offload,
                             .debug = tessera::Debug::poison_memory};
   if (job.param_dtype) {
     options.mp_policy = {.param_dtype = job.param_dtype,
@@ -165,7 +172,8 @@ std::string Job::describe() const {
   return tessera::str(
       model.name, ", ", optimizers[static_cast<int>(optimizer)], ", reshard ",
       reshards[static_cast<int>(reshard.policy())], " over ", over,
-      build == Build::meta ? ", meta" : "",
+      build == Build::meta ? ", meta" : "", ", cut along ", shard_dim,
+      offload ? ", offloaded" : "",
       spread == Spread::replicate ? ", replicate" : "", ", accumulate ",
       accumulate,
       accumulate_by == Accumulate::without_all_reduce ? " without all-reduce"

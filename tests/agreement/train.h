@@ -30,6 +30,9 @@ struct Job {
   int accumulate = 1;  // micro-batches a step
   Accumulate accumulate_by = Accumulate::without_sync;
   tessera::Reshard after_backward = tessera::Reshard::always;
+  // Parameters that have this dim are cut along it, others along dim 0.
+  int64_t shard_dim = 0;
+  std::optional<tessera::CPUOffloadPolicy> offload = {};
   int steps = 4;
   std::optional<double> clip = {};
   std::optional<c10::ScalarType> param_dtype = {};
