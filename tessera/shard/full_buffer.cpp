@@ -63,6 +63,7 @@ at::Tensor FullBuffer::parameter(size_t i) const {
 bool FullBuffer::aliases_master() const {
   return plan_->layout.world_size() == 1 &&
          plan_->master_device() == plan_->lanes->device &&
+         !plan_->options.transform &&
          plan_->options.compute_dtype == plan_->options.master_dtype &&
          plan_->layout.full_numel() == plan_->layout.shard_numel();
 }
@@ -163,6 +164,47 @@ Pending FullBuffer::all_gather(const std::vector<GatherCall>& calls,
              : plan_->lanes->gather->all_gather(calls, label);
 }
 
+// Each buffer's tensors, gathered, in order.
+Pending FullBuffer::start_transformed(const CallLabel& label) {
+  std::vector<GatherCall> calls;
+  for (const FlatBuffer& buffer : plan_->layout.buffers()) {
+    const at::Tensor part =
+        shards_.master()
+            ->data.narrow(0, buffer.shard_offset, buffer.shard_numel)
+            .to(plan_->lanes->device,
+                /*non_blocking=*/true);
+    const auto sent =
+        plan_->options.transform->pre_gather(part, buffer.row_numel);
+    for (const at::Tensor& mine : sent) {
+      at::Tensor all =
+          plan_->layout.world_size() == 1
+              ? mine
+              : at::empty({mine.numel() * plan_->layout.world_size()},
+                          mine.options());
+      calls.push_back({std::move(all), mine});
+      wire_.push_back(calls.back().output);
+    }
+    wire_counts_.push_back(sent.size());
+  }
+  return plan_->layout.world_size() == 1 ? Pending() : all_gather(calls, label);
+}
+
+void FullBuffer::finish_transformed() {
+  const auto wire = std::exchange(wire_, {});
+  const auto counts = std::exchange(wire_counts_, {});
+  const at::Tensor full_flat = tensor_over(
+      storage_, plan_->options.compute_dtype, 0, {plan_->layout.full_numel()});
+  size_t next = 0;
+  for (size_t i = 0; i < counts.size(); ++i) {
+    const FlatBuffer& buffer = plan_->layout.buffers()[i];
+    plan_->options.transform->post_gather(
+        std::span(wire).subspan(next, counts[i]), buffer.row_numel,
+        full_flat.narrow(0, buffer.full_offset,
+                         buffer.shard_numel * plan_->layout.world_size()));
+    next += counts[i];
+  }
+}
+
 Pending FullBuffer::start_collective(From from, const CallLabel& label) {
   const at::Tensor full_flat = tensor_over(
       storage_, plan_->options.compute_dtype, 0, {plan_->layout.full_numel()});
@@ -176,11 +218,12 @@ Pending FullBuffer::start_collective(From from, const CallLabel& label) {
   if (from == From::keepers && kept_by_keepers()) {
     pending = plan_->options.keepers->all_gather(keeper_calls(full_flat, kept_),
                                                  label);
+  } else if (plan_->options.transform) {
+    pending = start_transformed(label);
+    if (!plan_->lanes->device.is_cpu()) finish_transformed();
   } else {
     const auto calls = gather_calls(full_flat);
-    if (plan_->layout.world_size() > 1) {
-      pending = all_gather(calls, label);
-    }
+    if (plan_->layout.world_size() > 1) pending = all_gather(calls, label);
   }
   gather_done_.record(plan_->lanes->gather_stream);
   return pending;
@@ -209,6 +252,10 @@ void FullBuffer::finish_gather() {
   if (state_ != State::gathering) return;
   gather_.wait();
   gather_ = {};
+  if (!wire_.empty()) {  // on CPU: it has only come now
+    Below below;
+    finish_transformed();
+  }
   gather_done_.block(current_stream(plan_->lanes->device));
   // Nothing later waits for the copy from the host, where the shards may be
   // written next.

@@ -82,6 +82,8 @@ class FullBuffer {
       const at::Tensor& full_flat, const at::Tensor& kept) const;
   Pending all_gather(const std::vector<GatherCall>& calls,
                      const CallLabel& label);
+  Pending start_transformed(const CallLabel& label);
+  void finish_transformed();
   Pending start_collective(From from, const CallLabel& label);
 
   std::shared_ptr<const GroupPlan> plan_;
@@ -94,6 +96,9 @@ class FullBuffer {
   std::optional<uint32_t> gathered_version_;
   at::Tensor kept_;  // 1-D: this rank's part of each buffer, one after another
   uint32_t kept_version_ = 0;
+  // Of a transform: what was gathered, and how many tensors for each buffer.
+  std::vector<at::Tensor> wire_;
+  std::vector<size_t> wire_counts_;
   Pending gather_;
   StreamEvent gather_issued_;
   StreamEvent gather_done_;

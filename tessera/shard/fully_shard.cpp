@@ -98,11 +98,14 @@ std::vector<std::unique_ptr<ParameterGroup>> make_groups(
   const MixedPrecisionPolicy& policy = options.mp_policy;
   std::vector<GroupOptions> kinds;
   std::vector<std::vector<FoundParameter>> members;
-  std::map<std::tuple<c10::ScalarType, bool>, size_t> index;
+  std::map<std::tuple<c10::ScalarType, bool, bool>, size_t> index;
   for (FoundParameter& found : parameters) {
     const auto dtype = found.tensor.scalar_type();
     const auto compute = compute_dtype(found, policy);
-    const auto key = std::tuple(dtype, found.tensor.requires_grad());
+    const auto& transform = options.gather_transform;
+    const bool transformed = transform && transform->applies_to(found.tensor);
+    const auto key =
+        std::tuple(dtype, found.tensor.requires_grad(), transformed);
     const auto [at, is_new] = index.emplace(key, members.size());
     if (is_new) {
       members.emplace_back();
@@ -112,6 +115,7 @@ std::vector<std::unique_ptr<ParameterGroup>> make_groups(
                        .reduce_dtype = policy.reduce_dtype.value_or(compute),
                        .keepers = keepers,
                        .offload = options.offload_policy,
+                       .transform = transformed ? transform : nullptr,
                        .debug = options.debug});
     }
     members[at->second].push_back(std::move(found));

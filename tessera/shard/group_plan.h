@@ -32,6 +32,7 @@ struct GroupOptions {
   std::shared_ptr<Communicator> keepers = {};
   // Where the shards are: the lanes' device, unless offloaded.
   std::optional<CPUOffloadPolicy> offload = {};
+  std::shared_ptr<GatherTransform> transform = {};
   Debug debug = Debug::none;
 };
 

@@ -6,11 +6,13 @@
 
 #include <concepts>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "tessera/mesh/device_mesh.h"
+#include "tessera/shard/gather_transform.h"
 
 namespace tessera {
 
@@ -98,6 +100,8 @@ struct FullyShardOptions {
   // Called once for each parameter; nothing given, or returned, is Shard{0}.
   ShardPlacementFn shard_placement_fn = {};
   std::optional<CPUOffloadPolicy> offload_policy = {};
+  // What travels in gathers, such as float8_gather(); null: the compute dtype.
+  std::shared_ptr<GatherTransform> gather_transform = {};
   StartCheck start_check = StartCheck::on;
   // Of a 2-D mesh, the axis of the replicas. Empty: what the axes' names say,
   // or the first axis (mesh_roles.h).

@@ -5,6 +5,7 @@
 #include <torch/torch.h>
 
 #include <cstring>
+#include <functional>
 #include <map>
 
 #include "tessera/base/error.h"
@@ -38,7 +39,14 @@ struct Trained {
   std::shared_ptr<Block> block;
   std::unique_ptr<torch::optim::Optimizer> optimizer;
 
-  Trained(const World& world, int seed) : block(std::make_shared<Block>()) {
+  /// How it is cut over the ranks of a world.
+  using Cut = std::function<FullyShardOptions(const World&)>;
+  static FullyShardOptions along_rows(const World& world) {
+    return {.mesh = init_device_mesh(world)};
+  }
+
+  Trained(const World& world, int seed, const Cut& cut = along_rows)
+      : block(std::make_shared<Block>()) {
     int64_t at = seed;
     for (const torch::Tensor& parameter : block->parameters()) {
       const torch::NoGradGuard no_grad;
@@ -48,7 +56,7 @@ struct Trained {
       at += parameter.numel();
     }
     if (world.defined()) {
-      fully_shard(*block, {.mesh = init_device_mesh(world)});
+      fully_shard(*block, cut(world));
     }
     using torch::optim::AdamWOptions;
     std::map<std::string, torch::Tensor> named;
