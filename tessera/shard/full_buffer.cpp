@@ -97,6 +97,11 @@ void FullBuffer::allocate() {
           : c10::GetAllocator(device.type())->allocate(storage_->nbytes()));
 }
 
+at::Tensor FullBuffer::full_flat() const {
+  return tensor_over(storage_, plan_->options.compute_dtype, 0,
+                     {plan_->layout.full_numel()});
+}
+
 std::vector<GatherCall> FullBuffer::gather_calls(
     const at::Tensor& full_flat) const {
   std::vector<GatherCall> calls;
@@ -139,8 +144,7 @@ void FullBuffer::reshard_to_keepers() {
   }
   finish_gather();
   Below below;
-  const at::Tensor full_flat = tensor_over(
-      storage_, plan_->options.compute_dtype, 0, {plan_->layout.full_numel()});
+  const at::Tensor full_flat = this->full_flat();
   int64_t numel = 0;
   for (const FlatBuffer& buffer : plan_->layout.buffers()) {
     numel += buffer.shard_numel * plan_->layout.world_size();
@@ -164,50 +168,8 @@ Pending FullBuffer::all_gather(const std::vector<GatherCall>& calls,
              : plan_->lanes->gather->all_gather(calls, label);
 }
 
-// Each buffer's tensors, gathered, in order.
-Pending FullBuffer::start_transformed(const CallLabel& label) {
-  std::vector<GatherCall> calls;
-  for (const FlatBuffer& buffer : plan_->layout.buffers()) {
-    const at::Tensor part =
-        shards_.master()
-            ->data.narrow(0, buffer.shard_offset, buffer.shard_numel)
-            .to(plan_->lanes->device,
-                /*non_blocking=*/true);
-    const auto sent =
-        plan_->options.transform->pre_gather(part, buffer.row_numel);
-    for (const at::Tensor& mine : sent) {
-      at::Tensor all =
-          plan_->layout.world_size() == 1
-              ? mine
-              : at::empty({mine.numel() * plan_->layout.world_size()},
-                          mine.options());
-      calls.push_back({std::move(all), mine});
-      wire_.push_back(calls.back().output);
-    }
-    wire_counts_.push_back(sent.size());
-  }
-  return plan_->layout.world_size() == 1 ? Pending() : all_gather(calls, label);
-}
-
-void FullBuffer::finish_transformed() {
-  const auto wire = std::exchange(wire_, {});
-  const auto counts = std::exchange(wire_counts_, {});
-  const at::Tensor full_flat = tensor_over(
-      storage_, plan_->options.compute_dtype, 0, {plan_->layout.full_numel()});
-  size_t next = 0;
-  for (size_t i = 0; i < counts.size(); ++i) {
-    const FlatBuffer& buffer = plan_->layout.buffers()[i];
-    plan_->options.transform->post_gather(
-        std::span(wire).subspan(next, counts[i]), buffer.row_numel,
-        full_flat.narrow(0, buffer.full_offset,
-                         buffer.shard_numel * plan_->layout.world_size()));
-    next += counts[i];
-  }
-}
-
 Pending FullBuffer::start_collective(From from, const CallLabel& label) {
-  const at::Tensor full_flat = tensor_over(
-      storage_, plan_->options.compute_dtype, 0, {plan_->layout.full_numel()});
+  const at::Tensor full_flat = this->full_flat();
   if (plan_->options.debug == Debug::poison_memory) fill_unset(full_flat);
   // The memory comes from the compute stream: the gather waits for what that
   // stream did with it before, and for the last writes to the master.
@@ -219,8 +181,10 @@ Pending FullBuffer::start_collective(From from, const CallLabel& label) {
     pending = plan_->options.keepers->all_gather(keeper_calls(full_flat, kept_),
                                                  label);
   } else if (plan_->options.transform) {
-    pending = start_transformed(label);
-    if (!plan_->lanes->device.is_cpu()) finish_transformed();
+    const auto calls = transformed_.begin(*plan_, shards_.master()->data);
+    if (!calls.empty()) pending = all_gather(calls, label);
+    // On CPU it has not come yet.
+    if (!plan_->lanes->device.is_cpu()) transformed_.finish(*plan_, full_flat);
   } else {
     const auto calls = gather_calls(full_flat);
     if (plan_->layout.world_size() > 1) pending = all_gather(calls, label);
@@ -252,9 +216,9 @@ void FullBuffer::finish_gather() {
   if (state_ != State::gathering) return;
   gather_.wait();
   gather_ = {};
-  if (!wire_.empty()) {  // on CPU: it has only come now
+  if (transformed_.under_way()) {
     Below below;
-    finish_transformed();
+    transformed_.finish(*plan_, full_flat());
   }
   gather_done_.block(current_stream(plan_->lanes->device));
   // Nothing later waits for the copy from the host, where the shards may be
@@ -272,8 +236,7 @@ void FullBuffer::reshard() {
   if (!storage_) return;
   Below below;
   if (plan_->options.debug == Debug::poison_memory && !aliases_master()) {
-    fill_unset(tensor_over(storage_, plan_->options.compute_dtype, 0,
-                           {plan_->layout.full_numel()}));
+    fill_unset(full_flat());
   }
   storage_->set_data_ptr_noswap(no_memory(plan_->lanes->device));
 }

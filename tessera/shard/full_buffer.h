@@ -21,6 +21,7 @@
 #include "tessera/device/stream.h"
 #include "tessera/shard/group_plan.h"
 #include "tessera/shard/shard_set.h"
+#include "tessera/shard/transformed_gather.h"
 
 namespace tessera {
 
@@ -76,14 +77,13 @@ class FullBuffer {
   [[nodiscard]] bool kept_by_keepers() const;
   void check_members() const;
   void allocate();
+  [[nodiscard]] at::Tensor full_flat() const;
   [[nodiscard]] std::vector<GatherCall> gather_calls(
       const at::Tensor& full_flat) const;
   [[nodiscard]] std::vector<GatherCall> keeper_calls(
       const at::Tensor& full_flat, const at::Tensor& kept) const;
   Pending all_gather(const std::vector<GatherCall>& calls,
                      const CallLabel& label);
-  Pending start_transformed(const CallLabel& label);
-  void finish_transformed();
   Pending start_collective(From from, const CallLabel& label);
 
   std::shared_ptr<const GroupPlan> plan_;
@@ -96,9 +96,7 @@ class FullBuffer {
   std::optional<uint32_t> gathered_version_;
   at::Tensor kept_;  // 1-D: this rank's part of each buffer, one after another
   uint32_t kept_version_ = 0;
-  // Of a transform: what was gathered, and how many tensors for each buffer.
-  std::vector<at::Tensor> wire_;
-  std::vector<size_t> wire_counts_;
+  TransformedGather transformed_;
   Pending gather_;
   StreamEvent gather_issued_;
   StreamEvent gather_done_;
