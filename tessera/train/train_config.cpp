@@ -1,19 +1,69 @@
 #include "tessera/train/train_config.h"
 
+#include <cctype>
+#include <initializer_list>
+#include <vector>
+
 #include "tessera/base/error.h"
 #include "tessera/train/config_file.h"
 
 namespace tessera::train {
 namespace {
 
-void read_model(ConfigReader& reader, TrainConfig& config) {
-  reader.get("model.preset", config.preset);
-  ModelConfig& model = config.model;
-  if (!config.preset.empty()) {
-    const ModelPreset& preset = model_preset(config.preset);
-    model = preset.model;
-    config.train.batch = preset.batch;
+/// "train.toml:12": of the first of these keys that is set, else of none.
+std::string where_of_first(const ConfigReader& reader,
+                           std::initializer_list<std::string> keys) {
+  for (const std::string& key : keys) {
+    if (reader.has(key)) return reader.where(key);
   }
+  return reader.where(*keys.begin());
+}
+
+/// The keys that `message` names, such as "model.heads".
+std::vector<std::string> keys_in(const std::string& message,
+                                 const std::string& table) {
+  std::vector<std::string> keys;
+  for (size_t at = message.find(table); at != std::string::npos;
+       at = message.find(table, at + 1)) {
+    size_t end = at + table.size();
+    while (end < message.size() &&
+           (std::islower(static_cast<unsigned char>(message[end])) != 0 ||
+            message[end] == '_')) {
+      ++end;
+    }
+    keys.push_back(message.substr(at, end - at));
+  }
+  return keys;
+}
+
+/// Puts the place of the first set key that an error names in front of it.
+template <class Check>
+void with_place(const ConfigReader& reader, const Check& check) {
+  try {
+    check();
+  } catch (const InvalidArgument& error) {
+    std::string place;
+    for (const std::string& key : keys_in(error.what(), "model.")) {
+      if (place.empty() && reader.has(key)) place = reader.where(key);
+    }
+    if (place.empty()) place = reader.where("model.preset");
+    throw InvalidArgument(str(place, ": ", error.what()));
+  }
+}
+
+void read_preset(ConfigReader& reader, TrainConfig& config) {
+  reader.get("model.preset", config.preset);
+  if (config.preset.empty()) return;
+  with_place(reader, [&] {
+    const ModelPreset& preset = model_preset(config.preset);
+    config.model = preset.model;
+    config.train.batch = preset.batch;
+  });
+}
+
+void read_model(ConfigReader& reader, TrainConfig& config) {
+  read_preset(reader, config);
+  ModelConfig& model = config.model;
   reader.get("model.architecture", model.architecture,
              {{"llama", Architecture::llama}, {"gpt2", Architecture::gpt2}});
   reader.get("model.vocab", model.vocab, {.min = 1});
@@ -37,7 +87,7 @@ void read_model(ConfigReader& reader, TrainConfig& config) {
               {"block", RecomputePolicy::block}});
   reader.get("model.dropout", model.dropout, {.min = 0, .max = 1});
   reader.get("model.init_std", config.init_std, {.above = 0});
-  validate(model);
+  with_place(reader, [&] { validate(model); });
 }
 
 void read_train(ConfigReader& reader, LoopConfig& train) {
@@ -62,6 +112,33 @@ void read_optimizer(ConfigReader& reader, OptimizerConfig& optimizer) {
   reader.get("optimizer.weight_decay", optimizer.weight_decay, {.min = 0});
 }
 
+void check_schedule(const ConfigReader& reader,
+                    const LrScheduleOptions& schedule) {
+  const bool is_wsd = schedule.decay == LrDecay::wsd;
+  require<InvalidArgument>(is_wsd == (schedule.decay_steps > 0), [&] {
+    return str(
+        where_of_first(reader, {"schedule.decay_steps", "schedule.decay"}),
+        ": schedule.decay_steps is ", schedule.decay_steps,
+        is_wsd ? ", but schedule.decay is wsd; give the steps of its "
+                 "decay, 1 or more."
+               : ", which only schedule.decay = \"wsd\" has; give 0, "
+                 "or that decay.");
+  });
+  const int64_t least = schedule.warmup_steps + schedule.decay_steps;
+  require<InvalidArgument>(
+      schedule.decay == LrDecay::constant || schedule.total_steps >= least,
+      [&] {
+        return str(
+            where_of_first(reader, {"schedule.warmup_steps",
+                                    "schedule.decay_steps", "train.steps"}),
+            ": schedule.warmup_steps is ", schedule.warmup_steps,
+            " and schedule.decay_steps ", schedule.decay_steps,
+            ", which do not fit in train.steps, ", schedule.total_steps,
+            "; give fewer of them, or more train.steps.");
+      });
+  validate(schedule);
+}
+
 void read_schedule(ConfigReader& reader, TrainConfig& config) {
   LrScheduleOptions& schedule = config.schedule;
   reader.get("schedule.decay", schedule.decay,
@@ -74,7 +151,7 @@ void read_schedule(ConfigReader& reader, TrainConfig& config) {
   reader.get("schedule.final_factor", schedule.final_factor,
              {.min = 0, .max = 1});
   schedule.total_steps = config.train.steps;
-  validate(schedule);
+  check_schedule(reader, schedule);
 }
 
 void read_shard(ConfigReader& reader, ShardConfig& shard) {

@@ -95,6 +95,44 @@ TEST(TrainConfig, ValuesThatDoNotGoTogetherAreRefused) {
   }
 }
 
+/// What reading these lines says, without the path of their file.
+std::string refusal_of(const std::string& toml, const Words& overrides = {}) {
+  const std::string path = testing::TempDir() + "trainer_wrong.toml";
+  std::ofstream(path) << "[data]\ntokens = \"some.tok\"\n" << toml;
+  std::string message =
+      message_of([&] { (void)read_train_config(path, overrides); });
+  std::filesystem::remove(path);
+  if (message.starts_with(path)) message = message.substr(path.size());
+  return message;
+}
+
+TEST(TrainConfig, AScheduleThatCannotBeIsSaidInKeysOfTheConfig) {
+  EXPECT_EQ(refusal_of("[train]\nsteps = 10\n[schedule]\nwarmup_steps = 20\n"),
+            ":6: schedule.warmup_steps is 20 and schedule.decay_steps 0, which "
+            "do not fit in train.steps, 10; give fewer of them, or more "
+            "train.steps.");
+  EXPECT_EQ(refusal_of("[schedule]\nwarmup_steps = 20\n", {"train.steps=10"}),
+            ":4: schedule.warmup_steps is 20 and schedule.decay_steps 0, which "
+            "do not fit in train.steps, 10; give fewer of them, or more "
+            "train.steps.");
+  EXPECT_EQ(refusal_of("[schedule]\ndecay = \"wsd\"\n"),
+            ":4: schedule.decay_steps is 0, but schedule.decay is wsd; give "
+            "the steps of its decay, 1 or more.");
+  EXPECT_EQ(refusal_of("", {"schedule.decay_steps=5"}),
+            "command line: schedule.decay_steps is 5, which only "
+            "schedule.decay = \"wsd\" has; give 0, or that decay.");
+}
+
+TEST(TrainConfig, AModelThatCannotBeIsSaidWithItsLine) {
+  EXPECT_EQ(refusal_of("[model]\ndim = 128\nheads = 3\n").substr(0, 22),
+            ":5: model.heads is 3 a");
+  EXPECT_EQ(refusal_of("[model]\npreset = \"giant\"\n").substr(0, 34),
+            ":4: there is no model preset 'gian");
+  // Of what is not in the file, the key that is.
+  EXPECT_EQ(refusal_of("[model]\ndim = 30\n").substr(0, 18),
+            ":4: model.heads is");
+}
+
 TEST(ConfigChanges, AreTheKeysThatMatterWithBothValues) {
   const auto before = default_train_config(Words{"train.batch=4"});
   const auto now = default_train_config(
