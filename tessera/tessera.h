@@ -21,6 +21,7 @@
 #include "tessera/optim/clip_grad_norm.h"    // clip_grad_norm_
 #include "tessera/optim/lr_schedule.h"       // learning-rate schedules
 #include "tessera/shard/call.h"              // call(module, inputs...)
+#include "tessera/shard/float8_gather.h"     // float8_gather()
 #include "tessera/shard/full_parameters.h"   // FullParameters
 #include "tessera/shard/fully_shard.h"       // fully_shard and its methods
 #include "tessera/shard/materialize.h"       // materialize

@@ -54,6 +54,15 @@ std::vector<Job> jobs(c10::Device device) {
     }
     all.push_back(job);
     all.back().param_dtype = torch::kBFloat16;
+    all.push_back(job);
+    all.back().shard_dim = 1;
+    for (const bool pinned : {true, false}) {
+      all.push_back(job);
+      all.back().offload = tessera::CPUOffloadPolicy{.pin_memory = pinned};
+      all.back().optimizer = Optimizer::fused_adamw;
+      all.back().accumulate = pinned ? 1 : 3;
+      all.back().clip = 0.1;
+    }
   }
   return all;
 }
@@ -66,26 +75,41 @@ bool agrees(const Job& job, double loss, double weight) {
   return loss < 5e-6 && weight < 5e-6;
 }
 
+// Trains both and prints how they differ, on rank 0.
+bool differs(const Job& job, const tessera::DeviceMesh& mesh) {
+  Job plain = job;
+  plain.param_dtype = {};
+  const Outcome expected = train_plain(plain);
+  const Outcome got = train_sharded(job, mesh);
+  if (mesh.world().rank() != 0) return false;
+  const double loss = worst_loss_difference(got, expected);
+  const double weight = worst_weight_difference(got, expected);
+  const bool good = agrees(job, loss, weight);
+  std::printf("%s %s%s, %s: losses %.1e, weights %.1e\n",
+              good ? "ok" : "FAILED", job.describe().c_str(),
+              job.param_dtype ? ", bf16" : "", mesh.describe().c_str(), loss,
+              weight);
+  return !good;
+}
+
 }  // namespace
 
 int main() {
-  std::setvbuf(stdout, nullptr, _IOLBF, 0);  // what was printed survives a crash
+  std::setvbuf(stdout, nullptr, _IOLBF,
+               0);  // what was printed survives a crash
   const tessera::World world = tessera::init_distributed();
   const tessera::DeviceMesh mesh = tessera::init_device_mesh(world);
+  std::vector<tessera::DeviceMesh> meshes = {mesh};
+  if (world.size() % 2 == 0) {
+    meshes.push_back(tessera::init_device_mesh(
+        world,
+        {.shape = {2, world.size() / 2}, .axes = {"replicate", "shard"}}));
+  }
   int failures = 0;
   for (const Job& job : jobs(world.device())) {
-    Job plain = job;
-    plain.param_dtype = {};
-    const Outcome expected = train_plain(plain);
-    const Outcome got = train_sharded(job, mesh);
-    if (world.rank() != 0) continue;
-    const double loss = worst_loss_difference(got, expected);
-    const double weight = worst_weight_difference(got, expected);
-    const bool good = agrees(job, loss, weight);
-    failures += good ? 0 : 1;
-    std::printf("%s %s%s: losses %.1e, weights %.1e\n", good ? "ok" : "FAILED",
-                job.describe().c_str(), job.param_dtype ? ", bf16" : "", loss,
-                weight);
+    for (const auto& ranks : meshes) {
+      failures += differs(job, ranks) ? 1 : 0;
+    }
   }
   if (world.rank() == 0) {
     std::printf("%d of the jobs differ, %d ranks on %s\n", failures,
