@@ -93,6 +93,18 @@ uint64_t CollectiveLog::hash() const {
   return all.value();
 }
 
+uint64_t CollectiveLog::hash(
+    std::span<const std::string_view> communicators) const {
+  const std::lock_guard lock(mutex_);
+  FnvHash some;
+  for (const std::string_view communicator : communicators) {
+    const auto at = hashes_.find(communicator);
+    if (at == hashes_.end()) continue;
+    some.add(communicator).add(static_cast<int64_t>(at->second));
+  }
+  return some.value();
+}
+
 CollectiveEntry CollectiveLog::last() const {
   const std::lock_guard lock(mutex_);
   return ring_[sequence_ % kKept];

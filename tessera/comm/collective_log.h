@@ -16,6 +16,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -47,6 +48,9 @@ class CollectiveLog {
   /// Hash of everything entered by `enter` so far, in its order on each
   /// communicator.
   [[nodiscard]] uint64_t hash() const;
+  /// Of what was entered for these communicators alone.
+  [[nodiscard]] uint64_t hash(
+      std::span<const std::string_view> communicators) const;
   [[nodiscard]] CollectiveEntry last() const;
   /// Empty when it is not among the last 64.
   [[nodiscard]] CollectiveEntry at(uint64_t sequence) const;

@@ -182,17 +182,15 @@ void ShardContext::note_part(Unit& unit) {
 
 void ShardContext::note_gather(Unit& unit) {
   if (unit.first_gather < 0) unit.first_gather = num_first_gathers_++;
-  if (lanes_->num_ranks() > 1 && ++gathers_since_check_ >= kGathersPerCheck &&
-      !backward_running_) {
+  if (unit.lanes()->num_ranks() > 1 &&
+      ++gathers_since_check_ >= kGathersPerCheck && !backward_running_) {
     (void)agree_on_gradients();
   }
 }
 
 GradientFlags ShardContext::agree_on_gradients() {
   gathers_since_check_ = 0;
-  GradientFlags own;
-  for (Unit* unit : units_) own.push_back(unit->reduced_gradients());
-  return agreement_.agree(own);
+  return tessera::agree_on_gradients(units_);
 }
 
 // Backward --------------------------------------------------------------------

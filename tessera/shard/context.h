@@ -32,7 +32,7 @@ namespace tessera {
 class ShardContext : public std::enable_shared_from_this<ShardContext> {
  public:
   explicit ShardContext(std::shared_ptr<const ShardLanes> lanes)
-      : lanes_(std::move(lanes)), agreement_(lanes_) {}
+      : lanes_(std::move(lanes)) {}
 
   [[nodiscard]] const std::shared_ptr<const ShardLanes>& lanes() const {
     return lanes_;
@@ -79,7 +79,6 @@ class ShardContext : public std::enable_shared_from_this<ShardContext> {
   // Off the stack, but kept for an operator that reads several units.
   std::vector<Unit*> strays_;
   GatherAhead gathers_{units_};
-  RankAgreement agreement_;
   Unit* backward_unit_ = nullptr;
   bool backward_running_ = false;
   int64_t num_first_gathers_ = 0;

@@ -41,19 +41,9 @@ ReshardAfterForward resolved(ReshardAfterForward reshard,
 }
 
 std::shared_ptr<ShardContext> context_for(const Found& found,
-                                          const FullyShardOptions& options,
                                           const MeshRoles& roles) {
   auto lanes = make_lanes(roles);
   for (const auto& unit : found.below) {
-    require<Unsupported>(
-        unit->context()->lanes()->gather == lanes->gather &&
-            unit->context()->lanes()->control == lanes->control,
-        [&] {
-          return str("fully_shard: unit '", unit->name(),
-                     "' below was sharded over another mesh than this one, ",
-                     options.mesh.describe(),
-                     ". Make one mesh and give it to every call of the tree.");
-        });
     require<InvalidState>(!unit->context()->backward_running(), [&] {
       return str("fully_shard: a backward pass through unit '", unit->name(),
                  "' is running.");
@@ -208,7 +198,7 @@ void shard(const Modules& modules, FullyShardOptions options,
   check_parameters(found.own);
   check_precision(found.own, options.mp_policy);
   check_holders(found.own);
-  auto context = context_for(found, options, roles);
+  auto context = context_for(found, roles);
   if (options.start_check == StartCheck::on) {
     check_equal_start(found.own, *context->lanes());
   }

@@ -38,9 +38,8 @@ void GatherAhead::bring(Unit& unit, Pass pass, std::string_view op) {
   // Nothing else marks the end of a forward pass without backward.
   if (pass == Pass::evaluation && order.began_with(index)) order.end_pass();
   order.note(index);
-  if (unit.context()->lanes()->size() == 1) return;
   for (Unit* next : next_after(unit, pass)) {
-    if (next->gathered()) continue;
+    if (next->gathered() || next->lanes()->size() == 1) continue;
     next->start_gather(phase, "prefetch");
     expected_.push_back(next);
   }

@@ -31,6 +31,9 @@ struct ShardLanes {
   /// Among the ranks that a parameter is cut over.
   [[nodiscard]] int rank() const { return gather->rank(); }
   [[nodiscard]] int size() const { return gather->size(); }
+  [[nodiscard]] bool same_ranks(const ShardLanes& other) const {
+    return gather == other.gather && control == other.control;
+  }
   /// All ranks whose gradients are averaged.
   [[nodiscard]] int num_ranks() const { return control->size(); }
 };

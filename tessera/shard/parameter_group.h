@@ -30,6 +30,9 @@ class ParameterGroup {
   /// storage, which `owner` (the unit) answers for.
   void take_over(const std::shared_ptr<StorageOwner>& owner);
 
+  [[nodiscard]] const std::shared_ptr<const ShardLanes>& lanes() const {
+    return plan_->lanes;
+  }
   void set_lanes(std::shared_ptr<const ShardLanes> lanes) {
     plan_->lanes = std::move(lanes);
   }

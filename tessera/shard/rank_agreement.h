@@ -14,22 +14,15 @@
 
 namespace tessera {
 
+class Unit;
+
 /// For each unit, group and parameter, whether there was a gradient.
 using GradientFlags = std::vector<std::vector<std::vector<bool>>>;
 
-class RankAgreement {
- public:
-  explicit RankAgreement(std::shared_ptr<const ShardLanes> lanes)
-      : lanes_(std::move(lanes)) {}
-
-  /// A collective. Returns which parameters had a gradient on some rank.
-  /// Errors: CommError when the ranks' collectives differed.
-  [[nodiscard]] GradientFlags agree(const GradientFlags& own) const;
-
- private:
-  void check_hashes(const int64_t* hashes) const;
-
-  std::shared_ptr<const ShardLanes> lanes_;
-};
+/// A collective of all ranks of the units' meshes, one agreement for each mesh.
+/// Returns, in the order of `units`, which parameters had a gradient on some
+/// rank.
+/// Errors: CommError when the ranks' collectives differed.
+[[nodiscard]] GradientFlags agree_on_gradients(const std::vector<Unit*>& units);
 
 }  // namespace tessera

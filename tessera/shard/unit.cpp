@@ -58,6 +58,7 @@ void Unit::install_hooks() {
 
 void Unit::set_context(std::shared_ptr<ShardContext> context) {
   context_ = std::move(context);
+  if (!lanes()->same_ranks(*context_->lanes())) return;
   for (const auto& group : groups_) group->set_lanes(context_->lanes());
 }
 

@@ -59,7 +59,11 @@ class Unit final : public StorageOwner,
   [[nodiscard]] const std::shared_ptr<ShardContext>& context() const {
     return context_;
   }
+  /// Takes the streams of the tree, if its mesh is the tree's.
   void set_context(std::shared_ptr<ShardContext> context);
+  [[nodiscard]] const std::shared_ptr<const ShardLanes>& lanes() const {
+    return groups_.front()->lanes();
+  }
   [[nodiscard]] const std::shared_ptr<Unit>& parent() const { return parent_; }
   void set_parent(std::shared_ptr<Unit> parent);
   [[nodiscard]] bool has_units_below() const { return num_below_ > 0; }
