@@ -37,6 +37,8 @@ class Failure : public Error {
   ExitCode code_;
 };
 
+using tessera::require;  // which the one below would hide
+
 /// Raises Failure with the text that `message` returns, unless `ok`.
 template <class Message>
 void require(bool ok, ExitCode code, Message&& message) {
