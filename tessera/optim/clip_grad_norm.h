@@ -53,4 +53,19 @@ struct ClipOptions {
 at::Tensor clip_grad_norm_(const std::vector<at::Tensor>& parameters,
                            double max_norm, const ClipOptions& options = {});
 
+/// The second half of `clip_grad_norm_`: multiplies the gradients in place by
+/// min(1, max_norm / (total_norm + 1e-6)). For a norm over more than these
+/// parameters, such as those of several pipeline stages or several models:
+///
+///   at::Tensor norm = get_total_norm(all_parameters);
+///   clip_grads_with_norm_(encoder->parameters(), 1.0, norm);
+///   clip_grads_with_norm_(decoder->parameters(), 1.0, norm);
+///
+/// total_norm: one number, on any device, equal on all ranks. Nothing is
+///             communicated, and the host does not wait.
+/// Errors:     InvalidArgument for max_norm < 0 or another total_norm,
+///             Unsupported for sparse gradients.
+void clip_grads_with_norm_(const std::vector<at::Tensor>& parameters,
+                           double max_norm, const at::Tensor& total_norm);
+
 }  // namespace tessera

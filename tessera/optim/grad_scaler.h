@@ -1,0 +1,127 @@
+// Loss scaling for training in fp16, whose small gradients would become zero.
+//
+//   GradScaler scaler;
+//   scaler.scale(loss).backward();
+//   scaler.unscale_(optimizer);                   // only to see or clip
+//   clip_grad_norm_(model->parameters(), 1.0);    // the true gradients
+//   scaler.step(optimizer);  // nothing, if a gradient is infinite or NaN
+//   scaler.update();         // then a smaller scale; a larger one in good
+//   times optimizer.zero_grad();
+//
+// Names, defaults and order of calls are those of `torch.amp.GradScaler`. All
+// ranks decide alike: whether any gradient is not finite is one all-reduce over
+// the ranks among which parameters are cut (one for each set of ranks, when the
+// optimizer's parameters are cut over several). Plain parameters are looked at,
+// too. So every rank makes the same calls in the same order.
+//
+// `step` waits for the device, to know whether to step; nothing else does.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/optim/optimizer.h>
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace tessera {
+
+enum class Scaling { on, off };
+
+struct GradScalerOptions {
+  double init_scale = 65536.0;
+  double growth_factor = 2.0;      // above 1
+  double backoff_factor = 0.5;     // between 0 and 1
+  int64_t growth_interval = 2000;  // good steps in a row before the scale grows
+  // off: `scale` returns its input, `step` steps, the rest does nothing.
+  Scaling scaling = Scaling::on;
+};
+
+/// The entries of `torch.amp.GradScaler.state_dict()`, under its names.
+struct GradScalerState {
+  double scale = 0;
+  double growth_factor = 0;
+  double backoff_factor = 0;
+  int64_t growth_interval = 0;
+  int64_t growth_tracker = 0;  // good steps since the scale last changed;
+                               // "_growth_tracker" in Python
+  bool operator==(const GradScalerState&) const = default;
+};
+
+class GradScaler {
+ public:
+  /// Errors: InvalidArgument for an option out of range.
+  explicit GradScaler(const GradScalerOptions& options = {});
+
+  /// `outputs` (a loss) times the scale, in its own dtype; differentiable. The
+  /// first call decides on which device the scale lives.
+  /// Errors: InvalidArgument for an undefined or integer tensor.
+  [[nodiscard]] at::Tensor scale(const at::Tensor& outputs);
+  [[nodiscard]] std::vector<at::Tensor> scale(
+      const std::vector<at::Tensor>& outputs);
+
+  /// Divides the gradients of the optimizer's parameters by the scale, in
+  /// place, and finds out whether all are finite on all ranks. At most once
+  /// for each optimizer and update, after its last backward.
+  ///
+  /// Errors: InvalidState when called twice, after `step`, or before any
+  ///         `scale`; InvalidArgument for fp16 gradients, which have no room
+  ///         for the unscaled value; Unsupported for sparse ones.
+  void unscale_(torch::optim::Optimizer& optimizer);
+
+  /// `unscale_` unless done, then `optimizer.step()` unless a gradient is not
+  /// finite on some rank. Waits for the device.
+  ///
+  /// Returns: whether the optimizer stepped; equal on all ranks.
+  /// Errors:  InvalidState when called twice without `update`, and when no
+  ///          parameter of the optimizer has a gradient; those of `unscale_`.
+  bool step(torch::optim::Optimizer& optimizer);
+
+  /// Ends the step of all optimizers: the scale times backoff_factor if any had
+  /// a gradient that is not finite, times growth_factor after growth_interval
+  /// good steps in a row. Or `new_scale`, when given.
+  /// Errors: InvalidState when no optimizer was stepped or unscaled (unless a
+  ///         new scale is given), or before any `scale`; InvalidArgument for a
+  ///         new scale that is not above 0.
+  void update(std::optional<double> new_scale = {});
+
+  [[nodiscard]] bool is_enabled() const {
+    return options_.scaling == Scaling::on;
+  }
+  /// Waits for the device. 1 when scaling is off.
+  [[nodiscard]] double get_scale() const;
+  /// Of now: init_scale is as given.
+  [[nodiscard]] const GradScalerOptions& options() const { return options_; }
+  // Errors: InvalidArgument when out of range.
+  void set_growth_factor(double factor);
+  void set_backoff_factor(double factor);
+  void set_growth_interval(int64_t interval);
+
+  /// After `update`. Waits for the device.
+  [[nodiscard]] GradScalerState state_dict() const;
+  /// Errors: InvalidArgument for values out of range.
+  void load_state_dict(const GradScalerState& state);
+
+ private:
+  enum class Stage { ready, unscaled, stepped };
+  struct Progress {
+    const torch::optim::Optimizer* optimizer;
+    Stage stage = Stage::ready;
+    // Of all ranks, two numbers: 0 if all gradients are finite, 0 if there is
+    // none.
+    at::Tensor found = {};
+  };
+
+  [[nodiscard]] Progress& progress_of(const torch::optim::Optimizer& optimizer);
+  void require_scale(const char* who) const;
+  void set_options(const GradScalerOptions& options);
+
+  GradScalerOptions options_;
+  double next_scale_;         // while scale_ is undefined
+  int64_t next_tracker_ = 0;  // likewise
+  at::Tensor scale_;          // 0-dim fp32
+  at::Tensor tracker_;        // 0-dim int32
+  std::vector<Progress> progress_;
+};
+
+}  // namespace tessera
