@@ -19,11 +19,13 @@
 #include "tessera/module/recompute.h"        // recompute(region, ...)
 #include "tessera/optim/adamw.h"             // AdamW, fused over flat ranges
 #include "tessera/optim/clip_grad_norm.h"    // clip_grad_norm_
+#include "tessera/optim/grad_scaler.h"       // GradScaler, for fp16
 #include "tessera/optim/lr_schedule.h"       // learning-rate schedules
 #include "tessera/shard/call.h"              // call(module, inputs...)
 #include "tessera/shard/float8_gather.h"     // float8_gather()
 #include "tessera/shard/full_parameters.h"   // FullParameters
 #include "tessera/shard/fully_shard.h"       // fully_shard and its methods
+#include "tessera/shard/fully_shard_auto.h"  // fully_shard_auto, policies
 #include "tessera/shard/materialize.h"       // materialize
 #include "tessera/shard/options.h"           // FullyShardOptions
 #include "tessera/state/get_state_dict.h"    // get_model_state_dict, ...
