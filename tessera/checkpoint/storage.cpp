@@ -55,6 +55,14 @@ void check(const std::error_code& error, const char* what,
       str("cannot ", what, " '", path, "': ", error.message(), "."));
 }
 
+// Gives `to` the mode of what it replaces. Who may replace but not own it
+// leaves a mode of its own.
+void keep_mode(const std::string& to, const std::string& replaced) {
+  std::error_code ignored;
+  const fs::perms mode = fs::status(replaced, ignored).permissions();
+  if (!ignored) fs::permissions(to, mode, ignored);
+}
+
 class LocalStorage final : public Storage {
  public:
   std::unique_ptr<ReadableFile> open(const std::string& path) override {
@@ -91,6 +99,7 @@ class LocalStorage final : public Storage {
 
   void exchange_folders(const std::string& from,
                         const std::string& to) override {
+    keep_mode(from, to);
     if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(),
                     RENAME_EXCHANGE) != 0) {
       raise_errno("put a new folder in the place of", to);

@@ -55,8 +55,8 @@ class Storage {
       const std::string& folder) = 0;
   /// With all parents. One that is there already is fine.
   virtual void make_folders(const std::string& path) = 0;
-  /// Puts folder `from` in the place of `to` in one step. What was at `to` lies
-  /// at `from` then.
+  /// Puts folder `from` in the place of `to` in one step, with its mode. What
+  /// was at `to` lies at `from` then.
   virtual void exchange_folders(const std::string& from,
                                 const std::string& to) = 0;
   /// `to` must not exist.

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/error.h"
+#include "tessera/checkpoint/reader.h"
 #include "tessera/checkpoint/region.h"
 #include "tests/support/temporary_folder.h"
 
@@ -234,14 +235,20 @@ TEST(DcpFixtures, OfRanksWithMetadataOfTheirOwnAreRead) {
   }
 }
 
-TEST(DcpFixtures, WithWrongBoxesAreRefusedForTheirShape) {
-  const Metadata metadata = metadata_of("broken_fsdp_tp_3x2");
-  const StoredTensor& weight = metadata.tensors.at("weight");
-  EXPECT_NE(message_of<CheckpointError>([&] {
-              (void)read_box("broken_fsdp_tp_3x2", "weight", weight,
-                             whole_box(weight.sizes));
-            }),
-            "(no such error)");
+TEST(DcpFixtures, OfUnevenFsdpAndTensorParallelismAreRefusedWithTheReason) {
+  const CheckpointReader reader(DCP_FIXTURES "/broken_fsdp_tp_3x2");
+  const StoredTensor& weight = reader.metadata().tensors.at("weight");
+  const Box whole = whole_box(weight.sizes);
+  std::vector<std::byte> bytes(*num_bytes_of(weight.dtype, weight.sizes));
+  const std::vector<std::string> errors = {
+      message_of<CheckpointError>(
+          [&] { reader.read_box("weight", whole, bytes); }),
+      message_of<CheckpointError>([&] { (void)reader.verify(); })};
+  for (const std::string& error : errors) {
+    for (const char* part : {"'weight'", ".distcp'", "cut unevenly"}) {
+      EXPECT_NE(error.find(part), std::string::npos) << error;
+    }
+  }
 }
 
 TEST(DcpFixtures, WithTransformedItemsSayWhich) {

@@ -1,6 +1,8 @@
 // Checkpoints that were cut, flipped, swapped or robbed after they were saved.
 #include <gtest/gtest.h>
 
+#include "tessera/checkpoint/folders.h"
+#include "tessera/checkpoint/zip_writer.h"
 #include "tests/checkpoint_format/folder/thread_peers.h"
 #include "tests/support/temporary_folder.h"
 
@@ -78,6 +80,87 @@ TEST_F(Damage, FlippedBitsOfDataAreFound) {
     write_bytes(file("__0_0.distcp"), flipped);
     EXPECT_NE(compare_small(path_, state_), "") << bit;
   }
+}
+
+TEST_F(Damage, ALoadThatReadsAWholePieceFindsAFlippedBit) {
+  const Box whole{{0, 0}, {5, 3}};
+  std::vector<std::byte> got(15);
+  const auto read = [&] {
+    CheckpointReader(path_).read_box("model.w", whole, got);
+  };
+  read();
+  const StoredBox piece =
+      CheckpointReader(path_).metadata().tensors.at("model.w").boxes.at(1);
+  std::string bytes = read_bytes(file(piece.place.file));
+  const std::string data("\x1b\x1e\x21\x24\x27\x2a", 6);  // 3 * (9 ... 14)
+  const size_t at = bytes.find(data, piece.place.offset);
+  ASSERT_NE(at, std::string::npos);
+  bytes[at] = static_cast<char>(bytes[at] ^ 1);
+  write_bytes(file(piece.place.file), bytes);
+  const std::string error = testing::message_of<CheckpointError>(read);
+  EXPECT_NE(error.find("does not fit its checksum"), std::string::npos)
+      << error;
+  EXPECT_NE(error.find(piece.place.file), std::string::npos) << error;
+}
+
+// A program that makes a file, where Python would run it.
+std::string hostile_pickle(const std::string& path) {
+  const std::string call = "touch " + path;
+  return std::string("\x80\x02") + "cposix\nsystem\nX" +
+         static_cast<char>(call.size()) + std::string(3, '\0') + call +
+         "\x85R.";
+}
+
+TEST_F(Damage, HostilePicklesInAFolderRunNothing) {
+  const std::string trace = folder_ / "trace";
+  const std::string value =
+      CheckpointReader(path_).metadata().values.at("step").file;
+  const std::string items = read_bytes(file(value));
+  std::filesystem::remove(file("tessera_checksums.json"));
+  write_bytes(file(".metadata"), hostile_pickle(trace));
+  expect_found("posix system");
+  EXPECT_EQ(latest(folder_.path()), std::nullopt);
+
+  // As a value; `.metadata` says where it lies.
+  const std::string item = value_item(hostile_pickle(trace));
+  Metadata metadata;
+  metadata.values["step"] = {value, items.size(), item.size()};
+  write_bytes(file(value), items + item);
+  write_bytes(file(".metadata"), write_metadata(metadata, "id", "save"));
+  const CheckpointReader reader(path_);
+  const std::string error = testing::message_of<CheckpointError>(
+      [&] { (void)reader.read_value("step", OnUnknown::refuse); });
+  EXPECT_NE(error.find("posix system"), std::string::npos) << error;
+  EXPECT_TRUE(reader.read_value("step", OnUnknown::keep)
+                  .get<Value::Opaque>());  // its bytes, to be copied through
+  EXPECT_FALSE(std::filesystem::exists(trace));
+}
+
+// `.metadata` of somebody who checks nothing, without checksums beside it.
+TEST_F(Damage, MetadataThatLiesIsFound) {
+  const Metadata honest = CheckpointReader(path_).metadata();
+  std::filesystem::remove(file("tessera_checksums.json"));
+  const auto expect_lie = [&](const char* part, const auto& lie) {
+    Metadata metadata = honest;
+    lie(metadata.tensors.at("model.w"));
+    write_bytes(file(".metadata"), write_metadata(metadata, "id", "save"));
+    SCOPED_TRACE(part);
+    expect_found(part);
+  };
+  constexpr uint64_t kHuge = uint64_t{1} << 60;
+  expect_lie("the file is cut",
+             [](StoredTensor& w) { w.boxes[0].place.num_bytes = kHuge; });
+  expect_lie("the file is cut",
+             [](StoredTensor& w) { w.boxes[0].place.offset = kHuge; });
+  expect_lie("has another shape", [](StoredTensor& w) {
+    w.boxes[0].box.lengths = {2, 3};
+    w.boxes[1].box = {{2, 0}, {3, 3}};
+  });
+  expect_lie("float32", [](StoredTensor& w) { w.dtype = Dtype::float32; });
+  expect_lie("not stored completely",
+             [](StoredTensor& w) { w.boxes.pop_back(); });
+  expect_lie("boxes that overlap",
+             [](StoredTensor& w) { w.boxes[1].box.offsets[0] = 2; });
 }
 
 TEST_F(Damage, AFolderWithoutMetadataSaysWhatItIs) {

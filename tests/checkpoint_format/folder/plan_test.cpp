@@ -113,6 +113,31 @@ TEST(SavePlan, WritesEachBoxOnceForShardsReplicasAndGrids) {
                                     tensor("w", {1, 3}, {rows(1, 0, 3)})}}});
 }
 
+// Along one dim tensor parallelism cuts first, then FSDP cuts each part: the
+// rows of a rank are not where its place in the grid would put them.
+TEST(SavePlan, WritesTrueBoxesOfUnevenFsdpAndTensorParallelism) {
+  const auto cut = [](int64_t begin, int64_t size, int64_t index, int64_t of) {
+    const int64_t most = (size + of - 1) / of;
+    const int64_t at = std::min(index * most, size);
+    return std::pair{begin + at, std::min(most, size - at)};
+  };
+  for (int64_t num_rows = 0; num_rows <= 9; ++num_rows) {
+    for (int64_t fsdp = 1; fsdp <= 4; ++fsdp) {
+      for (int64_t tp = 1; tp <= 3; ++tp) {
+        std::vector<Offer> offers;
+        for (int64_t rank = 0; rank < fsdp * tp; ++rank) {
+          const auto [begin, size] = cut(0, num_rows, rank % tp, tp);
+          const auto [at, count] = cut(begin, size, rank / tp, fsdp);
+          offers.push_back(
+              {.tensors = {tensor("w", {num_rows, 3}, {rows(at, count, 3)})}});
+        }
+        SCOPED_TRACE(str(num_rows, " rows on ", fsdp, " x ", tp));
+        expect_written_once(offers);
+      }
+    }
+  }
+}
+
 TEST(SavePlan, SpreadsReplicasByTheirBytes) {
   std::vector<Offer> offers(2);
   for (Offer& offer : offers) {

@@ -58,6 +58,17 @@ TEST(FolderSave, ReplacesAnOlderOneOrRefuses) {
   EXPECT_EQ(compare_small(path, {.rows = 2, .factor = 2}), "");
 }
 
+TEST(FolderSave, KeepsTheModeOfTheFolderThatItReplaces) {
+  using std::filesystem::perms;
+  const TemporaryFolder folder;
+  const std::string path = folder / "step-1";
+  save_small(path, {}, {});
+  std::filesystem::permissions(path, perms::owner_all | perms::group_read);
+  save_small(path, {}, {});
+  EXPECT_EQ(std::filesystem::status(path).permissions(),
+            perms::owner_all | perms::group_read);
+}
+
 // A full disk, or any other failure, at every single step, on either rank.
 TEST(FolderSave, FailsOnEveryRankTheSameAndLeavesTheOlderOne) {
   const SmallState older{.rows = 4, .factor = 1};
@@ -133,6 +144,61 @@ TEST(FolderSave, KilledAnywhereLeavesTheOlderOneOrTheNewOne) {
               (std::vector<std::string>{"step-1", "step-2"}));
   }
   EXPECT_GE(num_kills, 10);
+}
+
+// The same, over a checkpoint that is there.
+TEST(FolderSave, KilledWhileOverwritingNeverMixesOldAndNew) {
+  const SmallState older{.rows = 4, .factor = 1};
+  const SmallState newer{.rows = 4, .factor = 2};
+  int64_t num_older = 0;
+  int64_t num_newer = 0;
+  for (int64_t step = 0;; ++step) {
+    const TemporaryFolder folder;
+    const std::string path = folder / "step-1";
+    save_small(path, {}, older);
+    const pid_t child = ::fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      const auto storage = std::make_shared<HookedStorage>(
+          [&](int64_t count, const std::string&) {
+            if (count == step) ::raise(SIGKILL);
+          });
+      save_small(path, {}, newer, {.num_threads = 1, .storage = storage});
+      ::_exit(0);
+    }
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    if (!WIFSIGNALED(status)) break;
+    SCOPED_TRACE(str("killed at step ", step));
+    ASSERT_EQ(latest(folder.path()), path);
+    const bool is_older = compare_small(path, older).empty();
+    EXPECT_NE(is_older, compare_small(path, newer).empty());
+    (is_older ? num_older : num_newer) += 1;
+    save_small(path, {}, newer);  // clears up
+    EXPECT_EQ(names_in(folder.path()), std::vector<std::string>{"step-1"});
+  }
+  EXPECT_GE(num_older, 8);
+  EXPECT_GE(num_newer, 1);
+}
+
+// What PyTorch does for uneven FSDP x TP: a box that its data does not fill.
+TEST(FolderSave, NeverWritesABoxThatDoesNotFitItsData) {
+  const TemporaryFolder folder;
+  const SmallState state{.rows = 5};
+  const auto errors = run_peers(2, [&](const Peers& peers) {
+    WriteSource source = state.source();
+    if (peers.rank == 1) {
+      source.box = [](const std::string&, const Box&) { return BoxBytes{}; };
+    }
+    FolderSave save(folder / "step-1", peers,
+                    [&] { return state.offer(peers.rank, peers.size); }, {});
+    save.commit(peers, [&] { return save.write(source); });
+  });
+  EXPECT_EQ(errors[0], errors[1]);
+  EXPECT_NE(errors[0].find("'model.w' gave 0 bytes for a box of 6"),
+            std::string::npos)
+      << errors[0];
+  EXPECT_TRUE(names_in(folder.path()).empty());
 }
 
 TEST(FolderSave, OfTwoJobsInOneFolderLeavesOneOfThemWhole) {
