@@ -229,9 +229,11 @@ void FullBuffer::finish_gather() {
 }
 
 void FullBuffer::reshard() {
-  kept_.reset();
-  if (state_ == State::sharded) return;
-  finish_gather();
+  if (state_ == State::sharded) {
+    kept_.reset();
+    return;
+  }
+  finish_gather();  // before it lets go of what the gather reads
   state_ = State::sharded;
   if (!storage_) return;
   Below below;

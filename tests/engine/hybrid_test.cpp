@@ -102,6 +102,22 @@ TEST_F(Hybrid, AGradientThatOnlyTheFirstMicroBatchBroughtIsNotLost) {
   });
 }
 
+TEST_F(Hybrid, ReplicatedOverTwoAxesAveragesOverAllRanks) {
+  const Tensors mean = gradients_of_one_process(4, make_net, plain_loss);
+  on_ranks(4, [&](const World& world) {
+    Model model = build(make_net);
+    replicate(*model, options_for(hybrid_mesh(world, 2, 2)));
+    plain_loss(*model, {world.rank(), 0, 1}).backward();
+    Tensors got;
+    for (const auto& item : model->named_parameters()) {
+      if (item.value().grad().defined()) {
+        got[item.key()] = local(item.value().grad()).clone();
+      }
+    }
+    expect_close(got, mean, "gradient");
+  });
+}
+
 TEST_F(Hybrid, ReplicasThatStartFromDifferentValuesAreRefused) {
   const std::string message = message_of([&] {
     on_ranks(2, [&](const World& world) {
