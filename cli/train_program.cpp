@@ -64,6 +64,7 @@ int run_alike(std::string_view command, const World& world,
   } catch (const std::exception& error) {
     // Before the others hear of it and end too: the launcher names the first.
     write_error_file("", reason_of(error));
+    world.state()->announce(reason_of(error));
     throw;
   }
 }
@@ -72,7 +73,10 @@ int run(std::string_view command, const std::exception_ptr& read_error,
         const InitOptions& options,
         const std::function<int(const World&)>& body) {
   const World world = init_distributed(options);
-  return run_alike(command, world, read_error, body);
+  const int code = run_alike(command, world, read_error, body);
+  // A rank that ends while others go on has not done what they have.
+  world.state()->say_goodbye();
+  return code;
 }
 
 }  // namespace

@@ -19,11 +19,15 @@ using Clock = std::chrono::steady_clock;
 constexpr char kAlarm[] = "failure/alarm";
 constexpr char kCause[] = "failure/cause";
 constexpr char kTable[] = "failure/table";
+constexpr char kReaders[] = "failure/readers";
 constexpr char kContradiction[] = "failure/contradiction";
 constexpr char kTableMaker[] = "failure/table_maker";
 constexpr int kPollsToAnswer = 3;
 
 constexpr int kPollsToStall = 10;
+
+// For a store to answer, once the job has failed.
+constexpr std::chrono::seconds kStorePatience{3};
 
 std::string place_key(int rank) { return str("failure/place/", rank); }
 std::string stall_key(int rank) { return str("failure/stall/", rank); }
@@ -32,14 +36,14 @@ std::string stall_key(int rank) { return str("failure/stall/", rank); }
 
 Watchdog::Watchdog(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
                    const CollectiveLog& log, WatchdogCalls calls,
-                   WatchdogOptions options)
-    : store_(std::move(store)),
-      watch_store_(store_->clone()),
-      rank_(rank),
+                   WatchdogOptions options, milliseconds patience)
+    : rank_(rank),
       size_(size),
       log_(log),
       calls_(std::move(calls)),
       options_(options),
+      store_(store, kStorePatience),
+      watch_store_(store->clone(), patience),
       thread_([this] { run(); }) {}
 
 Watchdog::~Watchdog() {
@@ -48,19 +52,22 @@ Watchdog::~Watchdog() {
     stop_ = true;
   }
   stop_changed_.notify_all();
+  watch_store_.hurry(kStorePatience);
   thread_.join();
   // The process of rank 0 may hold the store: the others must still find there
   // what happened.
-  const bool lingers = failed_here_ && !store_lost_ && rank_ == 0 &&
+  const bool lingers = failed_here_ && !store_lost_ && !lingered_ &&
+                       rank_ == 0 &&
                        options_.on_timeout == OnTimeout::end_process;
   if (lingers) std::this_thread::sleep_for(2 * options_.poll);
 }
 
 void Watchdog::announce(const std::string& cause) noexcept {
+  if (announced_.exchange(true)) return;
   try {
     failed_here_ = true;
-    store_->set(kCause, str("rank ", rank_, ": ", cause));
-    store_->set(kAlarm, "1");
+    store_.set(kCause, str("rank ", rank_, ": ", cause));
+    store_.set(kAlarm, "1");
   } catch (const std::exception&) {
     // Without a store nobody can be told; the connections close all the same.
   }
@@ -68,31 +75,57 @@ void Watchdog::announce(const std::string& cause) noexcept {
 
 std::optional<std::string> Watchdog::peer_failure() noexcept {
   try {
-    if (store_lost_) return "the store is gone: the process that held it ended";
-    if (failed_here_ || !store_->check({kCause})) return std::nullopt;
-    return store_->get_to_str(kCause);
+    if (const auto lost = why_store_is_lost()) return lost;
+    if (failed_here_ || !store_.check(kCause)) return std::nullopt;
+    return store_.get(kCause);
   } catch (const std::exception&) {
-    return std::nullopt;
+    return why_store_is_lost();
   }
+}
+
+std::optional<std::string> Watchdog::why_store_is_lost() const {
+  if (!store_.answers() || !watch_store_.answers()) {
+    return "the store does not answer: the process that holds it (rank 0, "
+           "unless a launcher does) is stopped, or cannot be reached";
+  }
+  if (!store_lost_) return std::nullopt;
+  return "the store is gone: the process that held it ended";
 }
 
 std::string Watchdog::table() noexcept {
   try {
     failed_here_ = true;
     publish_place();
-    if (store_->add(kTableMaker, 1) != 1) {
-      const auto patience = 3 * kPollsToAnswer * options_.poll;
-      if (appears(kTable, patience)) return store_->get_to_str(kTable);
-      return make_table();
-    }
-    store_->set(kAlarm, "1");
-    const std::string table = make_table();
-    store_->set(kTable, table);
-    log_error("a collective failed; the ranks stand here:\n", table);
+    std::string table = agreed_table();
+    store_.add(kReaders, 1);
+    wait_for_readers();
     return table;
   } catch (const std::exception&) {
     return str("No table: the store does not answer. This rank: ",
                log_.describe(), ".");
+  }
+}
+
+std::string Watchdog::agreed_table() {
+  if (store_.add(kTableMaker, 1) != 1) {
+    const auto patience = 3 * kPollsToAnswer * options_.poll;
+    return appears(kTable, patience) ? store_.get(kTable) : make_table();
+  }
+  store_.set(kAlarm, "1");
+  std::string table = make_table();
+  store_.set(kTable, table);
+  log_error("a collective failed; the ranks stand here:\n", table);
+  return table;
+}
+
+// The process of rank 0 may hold the store, and may end as soon as it has its
+// table.
+void Watchdog::wait_for_readers() {
+  if (rank_ != 0 || options_.on_timeout != OnTimeout::end_process) return;
+  lingered_ = true;
+  const auto deadline = Clock::now() + 2 * options_.poll;
+  while (store_.add(kReaders, 0) < size_ && Clock::now() < deadline) {
+    std::this_thread::sleep_for(options_.poll / 10);
   }
 }
 
@@ -103,7 +136,7 @@ std::string Watchdog::make_table() {
     const auto left =
         std::chrono::duration_cast<milliseconds>(deadline - Clock::now());
     if (appears(place_key(rank), left)) {
-      positions.push_back(from_record(store_->get_to_str(place_key(rank))));
+      positions.push_back(from_record(store_.get(place_key(rank))));
     } else {
       positions.emplace_back().rank = rank;
     }
@@ -113,7 +146,7 @@ std::string Watchdog::make_table() {
 
 bool Watchdog::appears(const std::string& key, milliseconds within) {
   const auto deadline = Clock::now() + within;
-  while (!store_->check({key})) {
+  while (!store_.check(key)) {
     if (Clock::now() >= deadline) return false;
     std::this_thread::sleep_for(options_.poll / 10);
   }
@@ -139,10 +172,10 @@ void Watchdog::run() {
 
 void Watchdog::poll() {
   look_for_contradiction();
-  if (!watch_store_->check({kAlarm})) return;
+  if (!watch_store_.check(kAlarm)) return;
   publish_place();
   const bool job_failed =
-      watch_store_->check({kCause}) || watch_store_->check({kTable});
+      watch_store_.check(kCause) || watch_store_.check(kTable);
   if (!job_failed || std::exchange(told_, true)) return;
   if (!failed_here_) calls_.end_waits();
   if (options_.on_timeout == OnTimeout::end_process) end_after_grace();
@@ -154,17 +187,16 @@ void Watchdog::look_for_contradiction() {
                       own.age_ms > kPollsToStall * options_.poll.count();
   const bool stalled_before = std::exchange(stalled_, stalls);
   if (stalls && !stalled_before) {
-    watch_store_->set(stall_key(rank_), to_record(own));
+    watch_store_.set(stall_key(rank_), to_record(own));
   }
-  if (!stalls && stalled_before) watch_store_->deleteKey(stall_key(rank_));
+  if (!stalls && stalled_before) watch_store_.delete_key(stall_key(rank_));
   if (!stalls) return;
   for (int rank = 0; rank < size_; ++rank) {
     if (rank == rank_ || !calls_.has_peer(own.last.communicator, rank) ||
-        !watch_store_->check({stall_key(rank)})) {
+        !watch_store_.check(stall_key(rank))) {
       continue;
     }
-    const RankPosition other =
-        from_record(watch_store_->get_to_str(stall_key(rank)));
+    const RankPosition other = from_record(watch_store_.get(stall_key(rank)));
     if (contradict(own, other)) {
       report_contradiction(own, other);
       return;
@@ -180,15 +212,15 @@ void Watchdog::report_contradiction(const RankPosition& own,
                call.unit, "' (", call.numel, " ", call.dtype, " elements)");
   };
   // Before the connections close: the other rank looks for it then.
-  watch_store_->set(kContradiction,
-                    str(describe(own), ", but ", describe(other), "."));
+  watch_store_.set(kContradiction,
+                   str(describe(own), ", but ", describe(other), "."));
   calls_.end_waits();
 }
 
 std::optional<std::string> Watchdog::contradiction() noexcept {
   try {
-    if (!store_->check({kContradiction})) return std::nullopt;
-    return store_->get_to_str(kContradiction);
+    if (!store_.check(kContradiction)) return std::nullopt;
+    return store_.get(kContradiction);
   } catch (const std::exception&) {
     return std::nullopt;
   }
@@ -206,7 +238,7 @@ RankPosition Watchdog::position() const {
 
 void Watchdog::publish_place() {
   if (place_published_.exchange(true)) return;
-  watch_store_->set(place_key(rank_), to_record(position()));
+  watch_store_.set(place_key(rank_), to_record(position()));
 }
 
 void Watchdog::end_after_grace() {

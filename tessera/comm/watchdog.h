@@ -7,6 +7,7 @@
 //   alarm     set first of all: the one key looked at in good times
 //   cause     "rank 2: <what it threw>", by a rank that failed on its own
 //   table     the finished table, by the rank that was first to want one
+//   readers   how many ranks have read it
 //   place/R   where rank R stands, once there is an alarm
 //   stall/R   where rank R stands, while it has waited there for ten polls
 //
@@ -26,12 +27,9 @@
 #include <thread>
 
 #include "tessera/base/error.h"
+#include "tessera/comm/bounded_store.h"
 #include "tessera/comm/position_table.h"
 #include "tessera/comm/world.h"
-
-namespace c10d {
-class Store;
-}
 
 namespace tessera {
 
@@ -62,20 +60,21 @@ class Watchdog {
   /// The exit code of a process that the watchdog ends.
   static constexpr int kExitCode = 70;
   /// What is left to a process to end by itself after a failure.
-  static constexpr std::chrono::seconds kGrace{5};
+  static constexpr std::chrono::seconds kGrace{3};
 
-  /// `log` and what `calls` use must outlive the watchdog.
+  /// `log` and what `calls` use must outlive the watchdog. `patience` is how
+  /// long the store may take to answer while nothing else is wrong.
   Watchdog(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
            const CollectiveLog& log, WatchdogCalls calls,
-           WatchdogOptions options);
+           WatchdogOptions options, std::chrono::milliseconds patience);
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
-  /// Tells all ranks that this one failed by itself.
+  /// Tells all ranks that this one failed by itself. The first cause counts.
   void announce(const std::string& cause) noexcept;
 
-  /// What another rank announced, or that the store is gone.
+  /// What another rank announced, or that the store is gone or stopped.
   [[nodiscard]] std::optional<std::string> peer_failure() noexcept;
 
   /// "rank 0 waits in all_gather ..., but rank 1 waits in ...", when found.
@@ -92,18 +91,21 @@ class Watchdog {
   void look_for_contradiction();
   void report_contradiction(const RankPosition& own, const RankPosition& other);
   void end_after_grace();
+  [[nodiscard]] std::optional<std::string> why_store_is_lost() const;
   [[nodiscard]] RankPosition position() const;
+  [[nodiscard]] std::string agreed_table();
   [[nodiscard]] std::string make_table();
+  void wait_for_readers();
   [[nodiscard]] bool appears(const std::string& key,
                              std::chrono::milliseconds within);
 
-  const c10::intrusive_ptr<c10d::Store> store_;        // for callers
-  const c10::intrusive_ptr<c10d::Store> watch_store_;  // for the thread
   const int rank_;
   const int size_;
   const CollectiveLog& log_;
   const WatchdogCalls calls_;
   const WatchdogOptions options_;
+  BoundedStore store_;        // for callers
+  BoundedStore watch_store_;  // for the thread
 
   std::mutex mutex_;
   std::condition_variable stop_changed_;
@@ -111,6 +113,8 @@ class Watchdog {
   std::atomic<bool> place_published_ = false;
   std::atomic<bool> failed_here_ = false;
   std::atomic<bool> store_lost_ = false;
+  std::atomic<bool> announced_ = false;
+  std::atomic<bool> lingered_ = false;
   bool told_ = false;     // of the job's failure; on the thread only
   bool stalled_ = false;  // stall/R is set; on the thread only
   std::thread thread_;

@@ -68,7 +68,7 @@ World::State::State(WorldPlace place, c10::intrusive_ptr<c10d::Store> store,
           .end_waits = [this] { abort(); },
           .has_peer = [this](const std::string& name,
                              int rank) { return has_peer(name, rank); }},
-      options);
+      options, place.timeout);
 }
 
 World::State::~State() {
