@@ -29,6 +29,7 @@
 #include "tessera/shard/materialize.h"       // materialize
 #include "tessera/shard/options.h"           // FullyShardOptions
 #include "tessera/state/get_state_dict.h"    // get_model_state_dict, ...
+#include "tessera/state/scaler_state.h"      // scaler_state, for checkpoints
 #include "tessera/state/set_state_dict.h"    // set_model_state_dict, ...
 #include "tessera/state/state.h"             // state_of, State
 #include "tessera/tensor/spread.h"           // local(shard)

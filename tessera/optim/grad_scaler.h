@@ -53,8 +53,9 @@ class GradScaler {
   /// Errors: InvalidArgument for an option out of range.
   explicit GradScaler(const GradScalerOptions& options = {});
 
-  /// `outputs` (a loss) times the scale, in its own dtype; differentiable. The
-  /// first call decides on which device the scale lives.
+  /// `outputs` (a loss) times the scale; differentiable. A 0-dim loss in fp16
+  /// or bf16 becomes fp32, one of more dims keeps its dtype. The first call
+  /// decides on which device the scale lives.
   /// Errors: InvalidArgument for an undefined or integer tensor.
   [[nodiscard]] at::Tensor scale(const at::Tensor& outputs);
   [[nodiscard]] std::vector<at::Tensor> scale(
