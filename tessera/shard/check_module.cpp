@@ -11,33 +11,17 @@
 #include <algorithm>
 
 #include "tessera/base/error.h"
+#include "tessera/base/hash_bytes.h"
 #include "tessera/module/gate.h"
 
 namespace tessera {
 
 namespace {
 
-constexpr uint64_t kFnvOffset = 0xcbf29ce484222325ull;
-constexpr uint64_t kFnvPrime = 0x100000001b3ull;
-
-uint64_t hash_bytes(const char* data, size_t num_bytes, uint64_t hash) {
-  for (; num_bytes >= 8; data += 8, num_bytes -= 8) {
-    uint64_t word;
-    std::copy_n(data, 8, reinterpret_cast<char*>(&word));
-    hash = (hash ^ word) * kFnvPrime;
-    hash ^= hash >> 29;
-  }
-  for (size_t i = 0; i < num_bytes; ++i) {
-    hash = (hash ^ static_cast<unsigned char>(data[i])) * kFnvPrime;
-  }
-  return hash;
-}
-
 uint64_t hash_values(const at::Tensor& tensor) {
   torch::NoGradGuard no_grad;
   const at::Tensor host = tensor.detach().cpu().contiguous();
-  return hash_bytes(static_cast<const char*>(host.const_data_ptr()),
-                    host.nbytes(), kFnvOffset);
+  return hash_bytes(host.const_data_ptr(), host.nbytes());
 }
 
 std::string describe(const FoundParameter& found) {
@@ -174,8 +158,7 @@ void check_equal_start(const std::vector<FoundParameter>& parameters,
   const std::string mine = describe(parameters);
   GateOff off;
   torch::NoGradGuard no_grad;
-  const auto hash =
-      static_cast<int64_t>(hash_bytes(mine.data(), mine.size(), kFnvOffset));
+  const auto hash = static_cast<int64_t>(hash_bytes(mine.data(), mine.size()));
   const auto on_device = at::TensorOptions(at::kLong).device(lanes.device);
   const at::Tensor input = at::full({1}, hash, on_device);
   const at::Tensor output = at::empty({lanes.num_ranks()}, on_device);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tessera/base/error.h"
+#include "tessera/base/hash_bytes.h"
 #include "tessera/state/broadcast_full.h"
 #include "tessera/state/state_group.h"
 #include "tessera/state/state_message.h"
@@ -55,6 +56,7 @@ class Assignment {
       return joined_keys(filled);
     });
     check_same_keys(keys);
+    check_same_values(filled);
     copy(filled, given);
     return result;
   }
@@ -150,6 +152,38 @@ class Assignment {
     std::string keys;
     for (const StateEntry& entry : tensors) keys += key_of(entry.path) + "\n";
     return keys;
+  }
+
+  // Where every rank gives whole tensors, what rank 0 gives is taken: another
+  // rank's would be lost without a word.
+  void check_same_values(const StateDict& tensors) const {
+    if (!options_.full_state_dict || options_.broadcast_from_rank0 ||
+        group_.peers.size == 1) {
+      return;
+    }
+    const auto own = tensors_of(given_);
+    std::string hashes;
+    for (const StateEntry& entry : tensors) {
+      const at::Tensor host =
+          own.at(key_of(entry.path))->local.cpu().contiguous();
+      hashes += str(hash_bytes(host.const_data_ptr(), host.nbytes()), "\n");
+    }
+    const std::vector<std::string> all = group_.peers.exchange(hashes);
+    for (size_t rank = 1; rank < all.size(); ++rank) {
+      const size_t differs = std::mismatch(all[0].begin(), all[0].end(),
+                                           all[rank].begin(), all[rank].end())
+                                 .first -
+                             all[0].begin();
+      if (differs == all[0].size() && all[rank].size() == differs) continue;
+      const auto index = static_cast<size_t>(
+          std::count(all[0].begin(),
+                     all[0].begin() + static_cast<ptrdiff_t>(differs), '\n'));
+      throw InvalidArgument(
+          str(what_, ": '", key_of(tensors.at(index).path), "' on rank ", rank,
+              " has other values than on rank 0, whose values all ranks would "
+              "get. Give the same on all ranks, or say so by "
+              "broadcast_from_rank0."));
+    }
   }
 
   // Else the ranks would move different tensors.

@@ -23,13 +23,14 @@
 namespace tessera {
 
 /// `dict`: this rank's parts, cut as the model's are; or with full_state_dict
-/// whole tensors, of which rank 0's are taken.
+/// whole tensors, the same on every rank (with broadcast_from_rank0 rank 0's).
 ///
 /// Memory beside the model, with full_state_dict: 64 MiB, or one row of a
 /// tensor. With broadcast_from_rank0 the other ranks need no tensors at all.
 /// Returns: keys that were left as they are; none unless `strict` is false.
 /// Errors:  InvalidArgument with all keys that are missing or unexpected, and
-///          the first of another size or cut; the same on every rank.
+///          the first of another size, cut, or values than on rank 0; the same
+///          on every rank.
 KeyReport set_model_state_dict(torch::nn::Module& model, const StateDict& dict,
                                const StateDictOptions& options = {});
 

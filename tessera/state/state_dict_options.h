@@ -12,7 +12,7 @@ namespace tessera {
 
 struct StateDictOptions {
   // get: whole plain tensors instead of each rank's parts, on every rank.
-  // set: whole tensors are given, on every rank; rank 0's are taken.
+  // set: whole tensors are given, the same on every rank.
   bool full_state_dict = false;
   // get: copies in host memory. With full_state_dict rank 0 alone gets them,
   // the others an empty dict.

@@ -56,17 +56,23 @@ TEST(SetStateDict, BringsBackWhatWasTakenInEveryForm) {
   }
 }
 
-TEST(SetStateDict, OfRank0CountsWhereRanksGiveDifferentValues) {
+TEST(SetStateDict, OfARankThatGivesOtherValuesThanRank0IsRefusedByName) {
   run_ranks(
-      2,
+      3,
       [&](const World& world) {
         Trained trained = trained_on(world, 7);
         const StateDict given = get_model_state_dict(*trained.block, full());
         const StateDict expected = copy_of(given);
-        if (world.rank() == 1) {
-          std::get<StateTensor>(given[0].leaf).local.fill_(1e6);
+        if (world.rank() == 2) {
+          std::get<StateTensor>(given[1].leaf).local.view({-1})[0] += 1e-3;
         }
-        (void)set_model_state_dict(*trained.block, given, full());
+        const std::string message = message_of<InvalidArgument>(
+            [&] { (void)set_model_state_dict(*trained.block, given, full()); });
+        EXPECT_NE(message.find("'" + key_of(given[1].path) + "' on rank 2"),
+                  std::string::npos)
+            << message;
+        EXPECT_NE(message.find("broadcast_from_rank0"), std::string::npos);
+        (void)set_model_state_dict(*trained.block, given, from_rank0());
         EXPECT_EQ(
             difference(get_model_state_dict(*trained.block, full()), expected),
             "");
