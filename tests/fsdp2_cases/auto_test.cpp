@@ -114,6 +114,8 @@ TEST_F(Auto, ByRepeatedChildrenTakesListsWithEnoughChildrenOfOneType) {
 TEST_F(Auto, BySizeJoinsWhatIsSmallInItsParent) {
   expect_equals_by_hand(units_by_size(73),
                         {"layers.0", "layers.1", "layers.2", "head", ""});
+  // The list of layers has 264, but a mere list is no unit.
+  expect_equals_by_hand(units_by_size(170), {"head", ""});
   // The Linears go first, and what is left of a Block is small.
   expect_equals_by_hand(
       units_by_size(72),
