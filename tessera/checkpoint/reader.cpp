@@ -4,9 +4,9 @@
 #include <set>
 
 #include "tessera/base/error.h"
+#include "tessera/checkpoint/box_reads.h"
 #include "tessera/checkpoint/checksums.h"
 #include "tessera/checkpoint/crc32.h"
-#include "tessera/checkpoint/item_data.h"
 
 namespace tessera::checkpoint {
 namespace {
@@ -109,14 +109,14 @@ Value CheckpointReader::read_value(const std::string& key,
   }
 }
 
-ItemTensor CheckpointReader::item_of(const std::string& key,
-                                     const FileSlice& slice,
-                                     const StoredTensor& tensor,
-                                     const StoredBox& stored) const {
+ItemTensor CheckpointReader::read_item(const std::string& key,
+                                       const StoredBox& stored) const {
   require<Unsupported>(stored.place.transforms.empty(), [&] {
     return str("'", key, "' of '", path_, "' is stored in the form '",
                stored.place.transforms.front(), "', which is not read here.");
   });
+  const Dtype dtype = metadata_.tensors.at(key).dtype;
+  const FileSlice slice = slice_of(key, stored.place);
   const ItemTensor item = read_tensor_item(slice);
   require<CheckpointError>(item.sizes == stored.box.lengths, [&] {
     return str(
@@ -126,22 +126,19 @@ ItemTensor CheckpointReader::item_of(const std::string& key,
         "and tensor parallelism cut unevenly along one dim; where the "
         "rows belong is not recorded. Save again with sizes that divide.");
   });
-  require<CheckpointError>(item.dtype == tensor.dtype, [&] {
+  require<CheckpointError>(item.dtype == dtype, [&] {
     return str("'", key, "': ", slice.name(), " is of ",
                row_of(item.dtype).name, ", but .metadata says ",
-               row_of(tensor.dtype).name, ".");
+               row_of(dtype).name, ".");
   });
   return item;
 }
 
 void CheckpointReader::read_box(const std::string& key, const Box& wanted,
                                 std::span<std::byte> into) const {
-  const StoredTensor& tensor = metadata_.tensors.at(key);
-  for (const Overlap& overlap : find_overlaps(tensor.boxes, wanted, key)) {
-    const StoredBox& stored = tensor.boxes[overlap.stored];
-    const FileSlice slice = slice_of(key, stored.place);
-    const ItemTensor item = item_of(key, slice, tensor, stored);
-    read_item_box(slice, item, {stored.box, wanted, overlap.box}, into, key);
+  BoxReads reads(*this, key, wanted);
+  for (size_t part = 0; part < reads.num_parts(); ++part) {
+    reads.read(part, wanted, into);
   }
 }
 
@@ -156,7 +153,7 @@ uint64_t CheckpointReader::verify() const {
     for (const StoredBox& stored : tensor.boxes) {
       if (stored.place.file.empty()) continue;
       const FileSlice slice = slice_of(key, stored.place);
-      num_bytes += verify_data(slice, item_of(key, slice, tensor, stored));
+      num_bytes += verify_data(slice, read_item(key, stored));
     }
   }
   const std::string checksums = join_path(path_, kChecksumsName);

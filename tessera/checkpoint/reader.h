@@ -38,12 +38,20 @@ class CheckpointReader {
                                  OnUnknown on_unknown) const;
 
   /// Fills `into` with the bytes of `wanted`, row-major, in the stored dtype.
-  /// Reads no item that the box does not need; what is read whole is compared
-  /// with its checksum.
+  /// Reads no item that the box does not need; an item that is read whole is
+  /// compared with its checksum. BoxReads does the same by several threads.
   /// Errors: CheckpointError for holes, damage, and items that are not what
   ///         `.metadata` says.
   void read_box(const std::string& key, const Box& wanted,
                 std::span<std::byte> into) const;
+
+  /// What stands around the data of one box of `key`, compared with
+  /// `.metadata`. Errors: CheckpointError; Unsupported for transformed items.
+  [[nodiscard]] ItemTensor read_item(const std::string& key,
+                                     const StoredBox& stored) const;
+  /// Where an item's bytes are. Errors: CheckpointError.
+  [[nodiscard]] FileSlice slice_of(const std::string& key,
+                                   const ItemPlace& place) const;
 
   /// Compares every byte of all files with its checksum, and every item with
   /// `.metadata`; checks that each tensor is complete.
@@ -53,12 +61,6 @@ class CheckpointReader {
 
  private:
   [[nodiscard]] const ReadableFile& file(const std::string& name) const;
-  [[nodiscard]] FileSlice slice_of(const std::string& key,
-                                   const ItemPlace& place) const;
-  [[nodiscard]] ItemTensor item_of(const std::string& key,
-                                   const FileSlice& slice,
-                                   const StoredTensor& tensor,
-                                   const StoredBox& stored) const;
   void read_metadata();
   void check_files() const;
   void verify_file(const std::string& name, uint64_t num_bytes,

@@ -9,8 +9,10 @@
 namespace tessera::checkpoint {
 namespace {
 
-// Rows that lie apart are read with the gaps between them up to this size.
+// Rows that lie apart are read together up to this size, gaps included, unless
+// a gap is so wide that a read of its own for each row costs less.
 constexpr uint64_t kMostSlab = 8 << 20;
+constexpr uint64_t kMostGap = 32 << 10;
 
 std::string show(const std::vector<int64_t>& numbers) {
   std::string out = "[";
@@ -143,8 +145,6 @@ RegionCopy::RegionCopy(const ItemTensor& item, const Box& stored,
                  row_of(item.dtype).name, " is not read.");
     });
   }
-  whole_data_ =
-      dense_from(0) && item_begin_ == 0 && span_bytes(0) == item.data_bytes;
 }
 
 // Bytes from the first to the last element of one index range, in the item.
@@ -154,6 +154,17 @@ uint64_t RegionCopy::span_bytes(size_t dim) const {
     bytes += (lengths_[d] - 1) * item_steps_[d];
   }
   return bytes;
+}
+
+// Whether one read for all indices of `dim` and one for each cost about the
+// same, or less: the dim is not the item's slowest, or its rows are near.
+bool RegionCopy::read_together(size_t dim) const {
+  if (span_bytes(dim) > kMostSlab) return false;
+  const uint64_t step = item_steps_[dim];
+  for (size_t d = dim + 1; d < lengths_.size(); ++d) {
+    if (lengths_[d] > 1 && item_steps_[d] > step) return true;
+  }
+  return step <= span_bytes(dim + 1) + kMostGap;
 }
 
 bool RegionCopy::dense_from(size_t dim) const {
@@ -167,8 +178,6 @@ bool RegionCopy::dense_from(size_t dim) const {
   return true;
 }
 
-bool RegionCopy::reads_everything() const { return whole_data_; }
-
 void RegionCopy::run(const Read& read, std::span<std::byte> target) const {
   copy(read, target, 0, item_begin_, target_begin_);
   if (sign_bytes_ > 0) fix_signs(target, 0, target_begin_);
@@ -181,7 +190,7 @@ void RegionCopy::copy(const Read& read, std::span<std::byte> target, size_t dim,
     read(from, target.subspan(to, bytes));
     return;
   }
-  if (bytes <= kMostSlab || dim + 1 == lengths_.size()) {
+  if (dim + 1 == lengths_.size() || read_together(dim)) {
     std::vector<std::byte> slab(bytes);
     read(from, slab);
     scatter(slab, target, dim, 0, to);

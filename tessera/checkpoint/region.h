@@ -56,14 +56,13 @@ class RegionCopy {
       std::function<void(uint64_t position, std::span<std::byte> into)>;
 
   /// Fills `target` (all bytes of the wanted box) where `part` lies. Reads
-  /// nothing outside of the part but gaps between its rows.
+  /// nothing outside of the part but gaps of up to 32 KiB between its rows.
+  /// Positions rise from read to read in a row-major item.
   void run(const Read& read, std::span<std::byte> target) const;
-
-  /// Whether `run` makes one read of the item's whole data.
-  [[nodiscard]] bool reads_everything() const;
 
  private:
   [[nodiscard]] uint64_t span_bytes(size_t dim) const;
+  [[nodiscard]] bool read_together(size_t dim) const;
   [[nodiscard]] bool dense_from(size_t dim) const;
   void copy(const Read& read, std::span<std::byte> target, size_t dim,
             uint64_t from, uint64_t to) const;
@@ -71,8 +70,7 @@ class RegionCopy {
                size_t dim, uint64_t from, uint64_t to) const;
   void fix_signs(std::span<std::byte> target, size_t dim, uint64_t to) const;
 
-  uint64_t width_;  // bytes of an element
-  bool whole_data_ = false;
+  uint64_t width_;         // bytes of an element
   size_t sign_bytes_ = 0;  // of a real number; 0: no sign changes
   bool conjugate_ = false;
   bool negative_ = false;

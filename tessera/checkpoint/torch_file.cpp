@@ -32,7 +32,10 @@ std::vector<std::byte> read_tensor(const OpenFile& open, const ItemTensor& item,
                                    const std::string& key) {
   std::vector<std::byte> bytes(*num_bytes_of(item.dtype, item.sizes));
   const Box whole = whole_box(item.sizes);
-  read_item_box(*open.slice, item, {whole, whole, whole}, bytes, key);
+  ItemReads reads(item, whole, whole);
+  for (size_t part = 0; part < reads.parts().size(); ++part) {
+    reads.read(*open.slice, part, whole, bytes, key);
+  }
   return bytes;
 }
 
