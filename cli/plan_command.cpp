@@ -1,8 +1,10 @@
 // `tessera plan`: options and help; the work is in tessera/train/plan.
 #include <CLI/CLI.hpp>
+#include <array>
 #include <iostream>
 #include <map>
 #include <memory>
+#include <utility>
 
 #include "cli/command.h"
 #include "cli/plan_config.h"
@@ -19,6 +21,7 @@ constexpr const char* kFooter = R"(
 Examples:
   tessera plan --preset 8b --ranks 8
   tessera plan --preset 1b --ranks 2 --batch 2 --seq 4096 --json
+  tessera plan --preset 8b --ranks 8 --kernels fused --recompute block
   tessera plan train.toml --ranks 4 --model.layers=24
 
 A config is one of tessera train: it says model, batch, tokens a step, dtypes and
@@ -34,6 +37,9 @@ struct PlanFlags {
   std::string compute = "bfloat16";
   std::string reduce = "float32";
   std::string reshard = "auto";
+  std::string kernels = "plain";
+  std::string recompute = "none";
+  double dropout = 0;
   std::string device = "cuda";
   bool json = false;
   train::PlanOptions options;
@@ -45,6 +51,13 @@ const std::map<std::string, PlanReshard> kReshards = {
     {"auto", PlanReshard::automatic},
     {"always", PlanReshard::always},
     {"never", PlanReshard::never}};
+const std::map<std::string, train::ModelKernels> kModelKernels = {
+    {"plain", train::ModelKernels::plain},
+    {"fused", train::ModelKernels::fused}};
+const std::map<std::string, train::RecomputePolicy> kRecomputes = {
+    {"none", train::RecomputePolicy::none},
+    {"selective", train::RecomputePolicy::selective},
+    {"block", train::RecomputePolicy::block}};
 const std::map<std::string, Kernels> kDevices = {{"cuda", Kernels::cuda},
                                                  {"cpu", Kernels::cpu}};
 
@@ -52,6 +65,9 @@ train::PlanOptions preset_options(const PlanFlags& flags) {
   train::PlanOptions options = flags.options;
   const train::ModelPreset& preset = train::model_preset(flags.preset);
   options.model = preset.model;
+  options.model.kernels = kModelKernels.at(flags.kernels);
+  options.model.recompute = kRecomputes.at(flags.recompute);
+  options.model.dropout = flags.dropout;
   options.batch = flags.batch > 0 ? flags.batch : preset.batch;
   options.compute_bytes = kDtypes.at(flags.compute);
   options.reduce_bytes = kDtypes.at(flags.reduce);
@@ -80,6 +96,25 @@ train::PlanOptions plan_options(const PlanFlags& flags,
   return options;
 }
 
+/// What a config says by keys of its own is not overridden by these.
+void refuse_preset_options(const CLI::App& app, const PlanFlags& flags) {
+  if (flags.config.empty()) return;
+  constexpr std::array kKeys = {
+      std::pair("--param-dtype", "shard.param_dtype"),
+      std::pair("--reduce-dtype", "shard.reduce_dtype"),
+      std::pair("--reshard", "shard.reshard"),
+      std::pair("--kernels", "model.kernels"),
+      std::pair("--recompute", "model.recompute"),
+      std::pair("--dropout", "model.dropout"),
+      std::pair("--micro-batches", "train.tokens_per_step")};
+  for (const auto& [option, key] : kKeys) {
+    require<InvalidArgument>(app.get_option(option)->count() == 0, [&] {
+      return str("plan: ", option, " is for --preset; with a config give --",
+                 key, "=VALUE.");
+    });
+  }
+}
+
 int run_plan(const PlanFlags& flags, const std::vector<std::string>& words) {
   train::PlanOptions options = plan_options(flags, words);
   options.kernels = kDevices.at(flags.device);
@@ -101,6 +136,20 @@ void add_choices(CLI::App& app, PlanFlags& flags) {
   app.add_option("--reshard", flags.reshard,
                  "Whether full parameters are freed after the forward")
       ->check(CLI::IsMember(kReshards))
+      ->capture_default_str();
+  app.add_option("--kernels", flags.kernels, "As model.kernels of a config")
+      ->check(CLI::IsMember(kModelKernels))
+      ->capture_default_str();
+  app.add_option("--recompute", flags.recompute,
+                 "As model.recompute of a config")
+      ->check(CLI::IsMember(kRecomputes))
+      ->capture_default_str();
+  app.add_option("--dropout", flags.dropout, "As model.dropout of a config")
+      ->type_name("P")
+      ->capture_default_str();
+  app.add_option("--prefetch", flags.options.prefetch,
+                 "Units whose gathers are started ahead of their use")
+      ->type_name("N")
       ->capture_default_str();
   app.add_option("--device", flags.device, "Whose kernels keep activations")
       ->check(CLI::IsMember(kDevices))
@@ -138,6 +187,7 @@ std::function<int()> add_plan_command(CLI::App& app,
   app.allow_extras();
   return [flags, words, &app] {
     refuse_words_after_dashes("plan", words);
+    refuse_preset_options(app, *flags);
     return run_plan(*flags, app.remaining());
   };
 }

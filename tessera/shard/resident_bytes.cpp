@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "tessera/base/error.h"
+#include "tessera/shard/gather_timeline.h"
 
 namespace tessera {
 namespace {
@@ -57,22 +58,32 @@ ReductionBytes reduction_bytes(const UnitMemory& unit, ReduceBuffers buffers) {
   return bytes;
 }
 
+using Pass = GatherTimeline::Pass;
+
+bool brings_gradient(const UnitVisit& visit) {
+  return visit.gradient_bytes + visit.added_bytes > 0;
+}
+
 // The bytes of one step as it goes on.
 class Step {
  public:
-  explicit Step(const StepMemory& plan)
-      : plan_(plan), states_(plan.units.size()) {
-    for (const UnitVisit& visit : plan_.visits) {
-      states_[visit.unit].awaited += visit.gradient_bytes;
-      if (!states_[visit.unit].visited) order_.push_back(visit.unit);
-      states_[visit.unit].visited = true;
-    }
+  Step(const StepMemory& plan, GatherTimeline& gathers)
+      : plan_(plan), gathers_(gathers), states_(plan.units.size()) {
     now_ = plan_.optimizer_bytes;
     for (const UnitMemory& unit : plan_.units) now_ += shard_bytes(unit);
+    between_steps_ = now_;
+    for (const UnitVisit& visit : plan_.visits) {
+      State& state = states_[visit.unit];
+      if (brings_gradient(visit)) ++state.awaited;
+      state.waiting += visit.waiting_bytes;
+      now_ += visit.waiting_bytes;
+      if (!std::exchange(state.visited, true)) order_.push_back(visit.unit);
+    }
     std::reverse(order_.begin(), order_.end());  // that of the reductions
     peak_ = now_;
   }
 
+  [[nodiscard]] int64_t between_steps() const { return between_steps_; }
   [[nodiscard]] int64_t now() const { return now_; }
   /// Since the start or the last call.
   int64_t take_peak() { return std::exchange(peak_, now_); }
@@ -85,18 +96,29 @@ class Step {
           free(other);
         }
       }
-      gather(visit.unit);
+      add(gathers_.bring(visit.unit, Pass::forward));
+      add(visit.kept_bytes);
     }
+    spike(plan_.loss.peak_bytes);
+    add(plan_.loss.kept_bytes);
   }
 
   void backward() {
+    add(-plan_.loss.kept_bytes);
+    spike(plan_.loss.peak_bytes);
+    add(plan_.loss.left_bytes);
     for (size_t i = plan_.visits.size(); i-- > 0;) {
       const UnitVisit& visit = plan_.visits[i];
       for (size_t other = 0; other < states_.size(); ++other) {
         if (!is_around(other, visit.unit) && is_complete(other)) free(other);
       }
-      gather(visit.unit);
+      if (visit.backward_reads == BackwardReads::parameters) {
+        add(gathers_.bring(visit.unit, Pass::backward));
+      }
+      add(visit.again_bytes);
       take_gradients(visit);
+      add(-visit.again_bytes - visit.kept_bytes);
+      if (i + 1 == plan_.visits.size()) add(-plan_.loss.left_bytes);
       if (is_complete(visit.unit)) free(visit.unit);
       start_reductions();
     }
@@ -106,16 +128,21 @@ class Step {
 
  private:
   struct State {
-    int64_t awaited = 0;  // bytes of gradients that have not come yet
-    int64_t held = 0;     // ... that have
+    int64_t awaited = 0;  // visits whose gradients have not come yet
+    int64_t held = 0;     // bytes of gradients that have
+    int64_t waiting = 0;  // ... of an earlier backward
     bool visited = false;
-    bool gathered = false;
     ReductionBytes reduction;
   };
 
   void add(int64_t bytes) {
     now_ += bytes;
     peak_ = std::max(peak_, now_);
+  }
+
+  void spike(int64_t bytes) {
+    add(bytes);
+    add(-bytes);
   }
 
   [[nodiscard]] bool is_around(size_t outer, size_t inner) const {
@@ -130,27 +157,24 @@ class Step {
     return states_[unit].awaited == 0;
   }
 
-  void gather(size_t unit) {
-    if (std::exchange(states_[unit].gathered, true)) return;
-    add(gathered_bytes(plan_.units[unit]));
-  }
+  void free(size_t unit) { add(gathers_.free(unit)); }
 
-  void free(size_t unit) {
-    if (!std::exchange(states_[unit].gathered, false)) return;
-    add(-gathered_bytes(plan_.units[unit]));
-  }
-
+  // What waits in the reduce dtype takes the new ones up.
   void take_gradients(const UnitVisit& visit) {
     State& state = states_[visit.unit];
-    state.awaited -= visit.gradient_bytes;
-    state.held += visit.gradient_bytes;
+    if (brings_gradient(visit)) --state.awaited;
     add(visit.gradient_bytes);
+    state.held += visit.gradient_bytes;
+    spike(2 * visit.added_bytes);  // it, and the sum, which replaces both
+    if (is_complete(visit.unit) && state.waiting > 0) {
+      add(-std::exchange(state.held, 0));
+    }
   }
 
   void start_reductions() {
     for (const size_t unit : order_) {
       if (!is_complete(unit)) return;
-      if (states_[unit].held > 0) start_reduction(unit);
+      if (states_[unit].held + states_[unit].waiting > 0) start_reduction(unit);
     }
   }
 
@@ -161,7 +185,7 @@ class Step {
     State& state = states_[unit];
     state.reduction = reduction_bytes(plan_.units[unit], plan_.reduce_buffers);
     add(state.reduction.input);  // filled from the gradients, which are there
-    add(-std::exchange(state.held, 0));
+    add(-std::exchange(state.held, 0) - std::exchange(state.waiting, 0));
     add(state.reduction.output + state.reduction.received);
   }
 
@@ -179,11 +203,25 @@ class Step {
   }
 
   const StepMemory& plan_;
+  GatherTimeline& gathers_;
   std::vector<State> states_;
   std::vector<size_t> order_;
+  int64_t between_steps_ = 0;
   int64_t now_ = 0;
   int64_t peak_ = 0;
 };
+
+GatherTimeline gathers_of(const StepMemory& plan) {
+  std::vector<int64_t> bytes;
+  bool one_rank = true;
+  for (const UnitMemory& unit : plan.units) {
+    bytes.push_back(gathered_bytes(unit));
+    for (const GroupMemory& group : unit.groups) {
+      one_rank = one_rank && group.layout.world_size() == 1;
+    }
+  }
+  return {std::move(bytes), one_rank ? 0 : plan.prefetch};
+}
 
 void check(const StepMemory& step) {
   const size_t count = step.units.size();
@@ -205,13 +243,22 @@ void check(const StepMemory& step) {
 
 ResidentBytes resident_bytes(const StepMemory& plan) {
   check(plan);
-  Step step(plan);
-  ResidentBytes bytes{.between_steps = step.now()};
+  GatherTimeline gathers = gathers_of(plan);
+  Step first(plan, gathers);
+  first.forward();
+  first.backward();
+  gathers.end_step();
+
+  Step step(plan, gathers);
+  ResidentBytes bytes{.between_steps = step.between_steps()};
   step.forward();
+  bytes.after_forward = step.now();
   bytes.forward_peak = step.take_peak();
   step.backward();
   bytes.backward_peak = step.take_peak();
   bytes.after_backward = step.now();
+  bytes.gathered_peak = gathers.peak();
+  bytes.num_gathers = gathers.num_gathers();
   return bytes;
 }
 

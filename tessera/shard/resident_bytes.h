@@ -1,6 +1,6 @@
 // How many bytes the engine keeps on one rank in the course of a training step:
 // shards, optimizer state, gathered parameters, gradients on their way, and the
-// buffers of reductions. Activations are not among them. Pure.
+// buffers of reductions; and what the caller says of activations. Pure.
 //
 // A step is a list of visits: which unit is used when, in forward. Backward
 // goes through it from the end. An embedding and a head in the root, and two
@@ -51,11 +51,30 @@ struct UnitMemory {
   std::optional<size_t> parent = {};  // the unit around this one
 };
 
+/// Whether the backward of a visit needs the parameters: that of an embedding
+/// does not.
+enum class BackwardReads { parameters, nothing };
+
 /// One use of a unit by forward. Every parameter that is trained belongs to one
-/// visit of its unit: the first that uses it.
+/// visit of its unit: the last that uses it, which backward comes to first.
 struct UnitVisit {
   size_t unit = 0;
   int64_t gradient_bytes = 0;  // of those, whole, in compute dtype
+  // Of parameters that belong to a later visit, as of a matrix that embedding
+  // and head share: a second gradient, added to the first.
+  int64_t added_bytes = 0;
+  BackwardReads backward_reads = BackwardReads::parameters;
+  // Gradients of these parameters that an earlier backward left, whole.
+  int64_t waiting_bytes = 0;
+  int64_t kept_bytes = 0;   // activations from forward to backward
+  int64_t again_bytes = 0;  // ... that backward makes, and frees with them
+};
+
+/// What the loss adds after the last visit.
+struct LossMemory {
+  int64_t kept_bytes = 0;  // from forward to backward
+  int64_t peak_bytes = 0;  // the most, when forward ends or backward begins
+  int64_t left_bytes = 0;  // in the backward of the last visit: its gradient
 };
 
 enum class ReduceBuffers { until_end, until_next };  // CPU, CUDA
@@ -65,21 +84,27 @@ struct StepMemory {
   std::vector<UnitVisit> visits = {};
   int64_t optimizer_bytes = 0;  // for Adam twice the shards that are trained
   ReduceBuffers reduce_buffers = ReduceBuffers::until_end;
+  size_t prefetch = 0;  // FullyShardOptions::prefetch
+  LossMemory loss = {};
 };
 
 struct ResidentBytes {
   int64_t between_steps = 0;   // shards and optimizer state
+  int64_t after_forward = 0;   // ... and what is kept for backward
   int64_t after_backward = 0;  // ... and the gradients of the shards
   int64_t forward_peak = 0;
   int64_t backward_peak = 0;
+  int64_t gathered_peak = 0;              // of full parameters alone
+  std::vector<int64_t> num_gathers = {};  // by unit
 
   [[nodiscard]] int64_t peak() const {
     return forward_peak > backward_peak ? forward_peak : backward_peak;
   }
 };
 
-/// A step that starts without gradients, synchronizes, and in which backward
-/// reads the parameters of every visit again.
+/// A step that starts without gradients of shards, synchronizes, and comes
+/// after one alike, so that prefetching knows the order. A world of one
+/// prefetches nothing.
 ///
 /// Errors: InvalidArgument for a visit or a parent that names no unit.
 /// Cost:   O(visits * units); allocates no tensor.

@@ -76,7 +76,9 @@ at::Tensor Gpt2Impl::run(const at::Tensor& tokens, KeyValueCache* cache) {
   const int64_t first = cache != nullptr ? cache->length() : 0;
   const auto positions = torch::arange(first, first + tokens.size(1),
                                        tokens.options().dtype(torch::kLong));
-  auto x = dropout(wte_(tokens) + wpe_(positions), dropout_, mode_of(*this));
+  // One after the other: a sum's own operands may be computed in any order.
+  auto x = wte_(tokens);
+  x = dropout(x + wpe_(positions), dropout_, mode_of(*this));
   for (size_t i = 0; i < h_->size(); ++i) {
     LayerCache* layer_cache = cache != nullptr ? &cache->layer(i) : nullptr;
     x = h_[i]->as<Gpt2Block>()->forward(x, layer_cache);

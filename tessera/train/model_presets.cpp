@@ -141,6 +141,11 @@ void validate(const ModelConfig& m) {
       return str("model.kv_heads is ", m.kv_heads, " and model.heads is ",
                  m.heads, "; a GPT-2 model has as many of both.");
     });
+    require<InvalidArgument>(m.recompute == RecomputePolicy::none, [] {
+      return str(
+          "model.recompute is for Llama-type models: a GPT-2 model keeps all "
+          "activations; give \"none\".");
+    });
     return;
   }
   require_positive("rope_base", m.rope_base);

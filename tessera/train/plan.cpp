@@ -1,6 +1,7 @@
 #include "tessera/train/plan.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "tessera/base/error.h"
 #include "tessera/shard/flat_layout.h"
@@ -24,6 +25,9 @@ PlanOptions checked(PlanOptions o) {
   at_least_one("batch", o.batch);
   at_least_one("seq", o.seq);
   at_least_one("micro-batches", o.micro_batches);
+  require<InvalidArgument>(o.prefetch >= 0, [&] {
+    return str("plan: prefetch is ", o.prefetch, "; give 0 or more.");
+  });
   require<InvalidArgument>(o.seq <= o.model.seq, [&] {
     return str("plan: seq is ", o.seq, ", longer than model.seq, ", o.model.seq,
                ".");
@@ -53,11 +57,6 @@ UnitPlan plan_unit(const UnitShapes& unit, const FlatLayout& layout) {
   return plan;
 }
 
-/// Full parameters lie in the shards' own memory: one rank, no cast.
-bool needs_no_gather(const PlanOptions& o) {
-  return o.ranks == 1 && o.compute_bytes == kMasterBytes;
-}
-
 int64_t sum_of(const std::vector<UnitPlan>& units,
                int64_t UnitPlan::*elements) {
   int64_t sum = 0;
@@ -65,28 +64,96 @@ int64_t sum_of(const std::vector<UnitPlan>& units,
   return sum;
 }
 
-/// Elements of full parameters that are there at once: the root's, which stay,
-/// and of two units that follow each other, one in use and one on its way.
-int64_t gathered_at_once(const std::vector<UnitPlan>& units,
-                         const PlanOptions& o) {
-  if (o.reshard == PlanReshard::never) {
-    return sum_of(units, &UnitPlan::full_numel);
-  }
-  std::vector<int64_t> order;  // of the forward, the root left out
-  for (size_t i = 0; i + 1 < units.size(); ++i) {
-    const auto repeats =
-        static_cast<size_t>(std::min<int64_t>(units[i].count, 2));
-    order.insert(order.end(), repeats, units[i].full_numel);
-  }
-  if (o.model.tied) order.push_back(units.front().full_numel);  // the head
-  int64_t most = 0;
-  for (size_t i = 0; i < order.size(); ++i) {
-    const int64_t next = i + 1 < order.size() ? order[i + 1] : 0;
-    // The head and the embedding of a tied model are one unit.
-    most = std::max(most, order[i] + next);
-  }
-  return most + units.back().full_numel;
+bool is_embedding(const std::string& unit) {
+  return unit == "embed_tokens" || unit == "wte" || unit == "wpe";
 }
+
+bool is_block(const std::string& unit) {
+  return unit == "layers" || unit == "h";
+}
+
+/// What the engine holds as a step goes on, without activations.
+///
+/// Unit 0 is the root; the others are visited one after the other, and the
+/// root, which has the last norm, before the head.
+class StepPlan {
+ public:
+  StepPlan(const std::vector<UnitPlan>& units, const PlanOptions& o)
+      : units_(units), shapes_(unit_shapes(o.model)), o_(o) {
+    add_unit(units_.size() - 1);
+    step_.units[0].after_forward = after_forward(o.reshard, Kind::root);
+    for (size_t i = 0; i + 1 < units_.size(); ++i) {
+      if (units_[i].name == "lm_head") visit_root();
+      for (int64_t n = 0; n < units_[i].count; ++n) {
+        add_unit(i);
+        step_.units.back().parent = 0;
+        step_.visits.push_back(visit_of(i, step_.units.size() - 1));
+      }
+    }
+    if (o.model.tied) share_embedding();
+    step_.optimizer_bytes =
+        kMoments * sum_of(units_, &UnitPlan::shard_numel) * kMasterBytes;
+    step_.reduce_buffers = o.kernels == Kernels::cuda
+                               ? ReduceBuffers::until_next
+                               : ReduceBuffers::until_end;
+    step_.prefetch = static_cast<size_t>(o.prefetch);
+  }
+
+  [[nodiscard]] const StepMemory& step() const { return step_; }
+  /// Index into the plan's units of each of the step's.
+  [[nodiscard]] const std::vector<size_t>& plan_index() const {
+    return plan_index_;
+  }
+
+ private:
+  enum class Kind { root, other };
+  static AfterForward after_forward(PlanReshard reshard, Kind kind) {
+    const bool kept = reshard == PlanReshard::never ||
+                      (reshard == PlanReshard::automatic && kind == Kind::root);
+    return kept ? AfterForward::kept : AfterForward::freed;
+  }
+
+  void add_unit(size_t i) {
+    step_.units.push_back(
+        {.groups = {{.layout = layout_of(shapes_[i], o_),
+                     .compute_bytes = o_.compute_bytes,
+                     .reduce_bytes = o_.reduce_bytes}},
+         .after_forward = after_forward(o_.reshard, Kind::other)});
+    plan_index_.push_back(i);
+  }
+
+  [[nodiscard]] UnitVisit visit_of(size_t i, size_t unit) const {
+    const bool reads = !is_embedding(units_[i].name) &&
+                       !(units_[i].name == "lm_head" && fused());
+    return {.unit = unit,
+            .gradient_bytes = units_[i].numel * o_.compute_bytes,
+            .backward_reads =
+                reads ? BackwardReads::parameters : BackwardReads::nothing};
+  }
+
+  void visit_root() { step_.visits.push_back(visit_of(units_.size() - 1, 0)); }
+
+  /// The head is the embedding once more: its gradient comes first.
+  void share_embedding() {
+    visit_root();
+    UnitVisit& embedding = step_.visits.front();
+    UnitVisit head = embedding;
+    if (!fused()) head.backward_reads = BackwardReads::parameters;
+    embedding.added_bytes = std::exchange(embedding.gradient_bytes, 0);
+    step_.visits.push_back(head);
+  }
+
+  [[nodiscard]] bool fused() const {
+    return o_.model.architecture == Architecture::llama &&
+           o_.model.kernels == ModelKernels::fused;
+  }
+
+  const std::vector<UnitPlan>& units_;
+  const std::vector<UnitShapes> shapes_;
+  const PlanOptions& o_;
+  StepMemory step_;
+  std::vector<size_t> plan_index_;
+};
 
 ForwardShape forward_shape(const PlanOptions& o) {
   return {.batch = o.batch,
@@ -95,99 +162,67 @@ ForwardShape forward_shape(const PlanOptions& o) {
           .kernels = o.kernels};
 }
 
-UnitMemory unit_memory(const FlatLayout& layout, const PlanOptions& o) {
-  const bool kept = o.reshard == PlanReshard::never;
-  return {.groups = {{.layout = layout,
-                      .compute_bytes = o.compute_bytes,
-                      .reduce_bytes = o.reduce_bytes}},
-          .after_forward = kept ? AfterForward::kept : AfterForward::freed};
-}
-
-/// Unit 0 is the root; the others are visited one after the other, and the
-/// root, which has the last norm, before the head.
-StepMemory step_memory(const std::vector<UnitPlan>& units,
-                       const PlanOptions& o) {
-  const auto shapes = unit_shapes(o.model);
-  StepMemory step{.reduce_buffers = o.kernels == Kernels::cuda
-                                        ? ReduceBuffers::until_next
-                                        : ReduceBuffers::until_end};
-  step.units.push_back(unit_memory(layout_of(shapes.back(), o), o));
-  if (o.reshard == PlanReshard::automatic) {
-    step.units[0].after_forward = AfterForward::kept;
-  }
-  const UnitVisit root{0, units.back().numel * o.compute_bytes};
-  for (size_t i = 0; i + 1 < shapes.size(); ++i) {
-    if (shapes[i].name == "lm_head") step.visits.push_back(root);
-    const UnitMemory memory = unit_memory(layout_of(shapes[i], o), o);
-    for (int64_t n = 0; n < shapes[i].count; ++n) {
-      step.visits.push_back(
-          {step.units.size(), units[i].numel * o.compute_bytes});
-      step.units.push_back(memory);
-      step.units.back().parent = 0;
+/// The step with what autograd keeps, and with gradients that wait.
+StepMemory with_activations(StepMemory step, const std::vector<UnitPlan>& units,
+                            const std::vector<size_t>& plan_index,
+                            const PlanOptions& o) {
+  const ActivationBytes bytes = activations_of(o.model, forward_shape(o));
+  const LogitsBytes logits = logits_bytes(o.model, forward_shape(o));
+  for (UnitVisit& visit : step.visits) {
+    if (is_block(units[plan_index[visit.unit]].name)) {
+      visit.kept_bytes = bytes.block;
+      visit.again_bytes = bytes.again;
+    } else if (visit.unit == 0) {
+      visit.kept_bytes = bytes.norm;
+    }
+    if (o.micro_batches > 1) {
+      visit.waiting_bytes =
+          visit.gradient_bytes / o.compute_bytes * o.reduce_bytes;
     }
   }
-  if (o.model.tied) {
-    step.visits.push_back(root);
-    step.visits.push_back({1, 0});  // the embedding, as the head
-  }
-  step.optimizer_bytes =
-      kMoments * sum_of(units, &UnitPlan::shard_numel) * kMasterBytes;
+  step.visits.front().kept_bytes = bytes.embedding;
+  step.visits.back().kept_bytes += bytes.head;
+  step.loss = {.kept_bytes = logits.kept,
+               .peak_bytes = logits.peak,
+               .left_bytes = logits.left};
   return step;
 }
 
-MemoryPlan plan_memory(const std::vector<UnitPlan>& units,
-                       const PlanOptions& o) {
-  const ForwardShape shape = forward_shape(o);
-  const StepMemory step = step_memory(units, o);
-  const ResidentBytes resident = resident_bytes(step);
+MemoryPlan plan_memory(const std::vector<UnitPlan>& units, const StepPlan& plan,
+                       const ResidentBytes& resident, const PlanOptions& o) {
   const int64_t shards = sum_of(units, &UnitPlan::shard_numel) * kMasterBytes;
   MemoryPlan m{.parameters = shards,
                .gradients = shards,
-               .optimizer = step.optimizer_bytes};
-  if (!needs_no_gather(o)) {
-    m.gathered = gathered_at_once(units, o) * o.compute_bytes;
-  }
+               .optimizer = plan.step().optimizer_bytes,
+               .tables = table_bytes(o.model),
+               .gathered = resident.gathered_peak};
   m.reducing = std::max<int64_t>(
       0, resident.backward_peak - m.parameters - m.gradients - m.optimizer);
   if (o.micro_batches > 1) {
     m.waiting = sum_of(units, &UnitPlan::numel) * o.reduce_bytes;
   }
-  m.activations = activation_bytes(o.model, shape);
-  m.logits = logits_bytes(o.model, shape);
-  const int64_t begin =
-      resident.between_steps + m.gathered + m.activations + m.logits;
-  const int64_t end =
-      resident.backward_peak + block_activation_bytes(o.model, shape);
-  m.peak = m.waiting + std::max(begin, end);
+  m.activations = activation_bytes(o.model, forward_shape(o));
+  m.logits = logits_bytes(o.model, forward_shape(o)).peak;
+  const ResidentBytes whole = resident_bytes(
+      with_activations(plan.step(), units, plan.plan_index(), o));
+  m.peak = whole.peak() + m.tables;
   return m;
 }
 
-/// Gathers of one unit in one micro-batch. The blocks were resharded when the
-/// head, which stays until backward, was touched; an embedding's backward does
-/// not read its weight.
-int64_t gathers_of(size_t index, const std::vector<UnitPlan>& units,
-                   const PlanOptions& o) {
-  const bool is_root = index + 1 == units.size();
-  const bool is_block =
-      units[index].name == "layers" || units[index].name == "h";
-  if (o.reshard == PlanReshard::never) return 1;
-  if (is_root) return o.reshard == PlanReshard::always ? 2 : 1;
-  const bool is_tied_head = index == 0 && o.model.tied;
-  return is_block || is_tied_head ? 2 : 1;
-}
-
 std::vector<CollectivePlan> plan_collectives(const std::vector<UnitPlan>& units,
+                                             const StepPlan& plan,
+                                             const ResidentBytes& resident,
                                              const PlanOptions& o) {
   if (o.ranks == 1) return {};
   CollectivePlan gather{.name = "all-gather"};
   CollectivePlan reduce{.name = "reduce-scatter"};
-  for (size_t i = 0; i < units.size(); ++i) {
-    const int64_t gathers =
-        gathers_of(i, units, o) * o.micro_batches * units[i].count;
+  for (size_t i = 0; i < plan.plan_index().size(); ++i) {
+    const UnitPlan& unit = units[plan.plan_index()[i]];
+    const int64_t gathers = resident.num_gathers[i] * o.micro_batches;
     gather.calls += gathers;
-    gather.bytes += gathers * units[i].full_numel * o.compute_bytes;
-    reduce.calls += units[i].count;
-    reduce.bytes += units[i].count * units[i].full_numel * o.reduce_bytes;
+    gather.bytes += gathers * unit.full_numel * o.compute_bytes;
+    reduce.calls += 1;
+    reduce.bytes += unit.full_numel * o.reduce_bytes;
   }
   for (CollectivePlan* each : {&gather, &reduce}) {
     each->bytes_sent = each->bytes / o.ranks * (o.ranks - 1);
@@ -204,8 +239,10 @@ Plan plan_training(const PlanOptions& options) {
   for (const UnitShapes& unit : unit_shapes(o.model)) {
     plan.units.push_back(plan_unit(unit, layout_of(unit, o)));
   }
-  plan.memory = plan_memory(plan.units, o);
-  plan.collectives = plan_collectives(plan.units, o);
+  const StepPlan step(plan.units, o);
+  const ResidentBytes resident = resident_bytes(step.step());
+  plan.memory = plan_memory(plan.units, step, resident, o);
+  plan.collectives = plan_collectives(plan.units, step, resident, o);
   const int64_t tokens = o.batch * o.seq * o.micro_batches;
   plan.tokens_per_step = tokens * o.ranks;
   ModelConfig as_run = o.model;

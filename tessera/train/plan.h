@@ -29,6 +29,7 @@ struct PlanOptions {
   int64_t compute_bytes = 4;  // of an element of full parameters: 4 or 2
   int64_t reduce_bytes = 4;   // ... of gradients while they are summed
   PlanReshard reshard = PlanReshard::automatic;
+  int64_t prefetch = 0;  // units whose gathers are started ahead
   Kernels kernels = Kernels::cuda;
 };
 
@@ -46,15 +47,16 @@ struct MemoryPlan {
   int64_t parameters = 0;  // shards, fp32
   int64_t gradients = 0;   // of the shards, fp32
   int64_t optimizer = 0;   // AdamW's two moments, fp32
-  int64_t gathered = 0;    // full parameters at once, the prefetched unit too
+  int64_t tables = 0;      // of the model, on every rank
+  int64_t gathered = 0;    // full parameters at once, the prefetched ones too
   // The most that backward adds to shards, gradients and optimizer: gathered
   // parameters, whole gradients, and the buffers of their sums.
   int64_t reducing = 0;
   int64_t waiting = 0;  // whole gradients that wait for the last micro-batch
   int64_t activations = 0;
   int64_t logits = 0;
-  // The larger of two moments: the backward begins (activations and logits are
-  // there, gradients are not yet), and the backward ends (the reverse).
+  // The most at once, as the step goes on: while activations are freed, buffers
+  // of reductions come. What a backward operator needs for itself is left out.
   int64_t peak = 0;
 };
 

@@ -1,5 +1,7 @@
 #include "tessera/train/plan_model.h"
 
+#include <algorithm>
+
 namespace tessera::train {
 namespace {
 
@@ -7,9 +9,12 @@ using Shapes = std::vector<std::vector<int64_t>>;
 
 constexpr int64_t kFloatBytes = 4;
 constexpr int64_t kIndexBytes = 8;
+constexpr int64_t kRandomStateBytes = 5056;  // of a CPU's generator
+
+int64_t kv_dim_of(const ModelConfig& m) { return m.dim / m.heads * m.kv_heads; }
 
 Shapes llama_block(const ModelConfig& m) {
-  const int64_t kv_dim = m.dim / m.heads * m.kv_heads;
+  const int64_t kv_dim = kv_dim_of(m);
   return {{m.dim},                           // input_layernorm
           {m.dim},                           // post_attention_layernorm
           {m.dim, m.dim},                    // q_proj
@@ -34,14 +39,42 @@ Shapes gpt2_block(const ModelConfig& m) {
           {m.dim}};  // mlp.c_proj
 }
 
-/// Numbers that a norm keeps for each token beside its input, in fp32: the
-/// reciprocal deviation, and LayerNorm the mean.
+bool is_fused(const ModelConfig& m) {
+  return m.architecture == Architecture::llama &&
+         m.kernels == ModelKernels::fused;
+}
+
+bool recomputes(const ModelConfig& m, RecomputePolicy policy) {
+  return m.architecture == Architecture::llama && m.recompute == policy;
+}
+
+/// RMSNorm of a CPU is made of operators that keep the normalised input, in
+/// fp32, and of an input in bf16 its copy in fp32.
+bool is_composite(const ModelConfig& m, const ForwardShape& s) {
+  return s.kernels == Kernels::cpu && !is_fused(m);
+}
+
+/// What a norm keeps, its output left out.
 int64_t norm_bytes(const ModelConfig& m, const ForwardShape& s) {
-  if (m.architecture == Architecture::gpt2) return s.tokens() * 2 * kFloatBytes;
-  // On a CPU the normalised input is a tensor of its own.
-  const int64_t scaled =
-      s.kernels == Kernels::cpu ? s.tokens() * m.dim * kFloatBytes : 0;
-  return s.tokens() * kFloatBytes + scaled;
+  const int64_t vector = s.tokens() * m.dim;
+  const int64_t input = vector * s.compute_bytes;
+  if (m.architecture == Architecture::gpt2) {
+    // Mean and reciprocal deviation; a CPU has them in the compute dtype.
+    const int64_t each =
+        s.kernels == Kernels::cpu ? s.compute_bytes : kFloatBytes;
+    return input + s.tokens() * 2 * each;
+  }
+  const int64_t deviation = s.tokens() * kFloatBytes;
+  if (!is_composite(m, s)) return input + deviation;
+  return 2 * vector * kFloatBytes + deviation;  // the input in fp32, normalised
+}
+
+/// Inputs of norms that live on for the norms to be computed again, though the
+/// norms keep a copy of another dtype.
+int64_t held_for_again(const ModelConfig& m, const ForwardShape& s) {
+  if (!recomputes(m, RecomputePolicy::selective)) return 0;
+  const bool copied = is_composite(m, s) && s.compute_bytes != kFloatBytes;
+  return copied ? 2 * s.tokens() * m.dim * s.compute_bytes : 0;
 }
 
 /// Log of the sum of a query's weights, fp32.
@@ -49,16 +82,84 @@ int64_t attention_bytes(const ModelConfig& m, const ForwardShape& s) {
   return s.tokens() * m.heads * kFloatBytes;
 }
 
-/// Elements that a block keeps for each token.
+/// Elements that a block keeps for each token, but for its norms' own.
 int64_t block_elements(const ModelConfig& m) {
   if (m.architecture == Architecture::gpt2) {
-    // x, ln_1(x), q k v, attention's output, x + it, ln_2; fc, gelu(fc)
-    return (1 + 1 + 3 + 1 + 1 + 1) * m.dim + 2 * m.ffn;
+    // two norms, q k v, attention's output; fc, gelu(fc)
+    return (2 + 3 + 1) * m.dim + 2 * m.ffn;
   }
-  const int64_t kv_dim = m.dim / m.heads * m.kv_heads;
-  // x, norm(x), turned q, attention's output, x + it, norm; turned k, v; gate,
-  // silu(gate), up, their product
-  return (1 + 1 + 1 + 1 + 1 + 1) * m.dim + 2 * kv_dim + 4 * m.ffn;
+  // Two norms, turned q, attention's output; turned k, v; gate, up, their
+  // product, and of plain kernels silu(gate).
+  const int64_t inner = is_fused(m) ? 3 : 4;
+  return (2 + 1 + 1) * m.dim + 2 * kv_dim_of(m) + inner * m.ffn;
+}
+
+/// Which elements a dropout has kept: a CPU has factors of the compute dtype.
+int64_t dropout_bytes(const ModelConfig& m, const ForwardShape& s) {
+  if (m.dropout == 0) return 0;
+  return s.tokens() * m.dim * (s.kernels == Kernels::cpu ? s.compute_bytes : 1);
+}
+
+/// All of a block, nothing recomputed.
+int64_t whole_block_bytes(const ModelConfig& m, const ForwardShape& s) {
+  return s.tokens() * block_elements(m) * s.compute_bytes +
+         2 * norm_bytes(m, s) + attention_bytes(m, s) + 2 * dropout_bytes(m, s);
+}
+
+int64_t block_bytes(const ModelConfig& m, const ForwardShape& s) {
+  const int64_t vector = s.tokens() * m.dim * s.compute_bytes;
+  if (recomputes(m, RecomputePolicy::block)) {
+    const bool draws = m.dropout > 0 && s.kernels == Kernels::cpu;
+    return vector + (draws ? kRandomStateBytes : 0);
+  }
+  const int64_t whole = whole_block_bytes(m, s);
+  if (!recomputes(m, RecomputePolicy::selective)) return whole;
+  const int64_t product = s.tokens() * m.ffn * s.compute_bytes;
+  return whole + held_for_again(m, s) - 2 * vector - product;
+}
+
+int64_t again_bytes(const ModelConfig& m, const ForwardShape& s) {
+  if (recomputes(m, RecomputePolicy::block)) return whole_block_bytes(m, s);
+  if (!recomputes(m, RecomputePolicy::selective)) return 0;
+  return s.tokens() * m.ffn * s.compute_bytes;
+}
+
+int64_t embedding_bytes(const ModelConfig& m, const ForwardShape& s) {
+  const int64_t tokens = s.tokens() * kIndexBytes;
+  if (m.architecture == Architecture::gpt2) {
+    return tokens + s.seq * kIndexBytes + dropout_bytes(m, s);
+  }
+  // Cosines and sines in the compute dtype, one pair for all blocks.
+  const bool cast = !is_fused(m) && s.compute_bytes != kFloatBytes;
+  const int64_t tables = cast ? 2 * s.seq * (m.dim / m.heads) : 0;
+  return tokens + tables * s.compute_bytes + dropout_bytes(m, s);
+}
+
+/// linear_cross_entropy: tokens a part at a time, their gradients right away.
+LogitsBytes fused_logits_bytes(const ModelConfig& m, const ForwardShape& s) {
+  const int64_t most = std::max<int64_t>(1024, 2 * m.dim);
+  const int64_t parts = (s.tokens() + most - 1) / most;
+  const int64_t part = (s.tokens() + parts - 1) / parts;
+  const int64_t matrix = m.vocab * m.dim;
+  const int64_t hidden = s.tokens() * m.dim * s.compute_bytes;
+  const int64_t sum = matrix * (parts > 1 ? kFloatBytes : s.compute_bytes);
+  const int64_t logits = part * m.vocab * s.compute_bytes;
+  LogitsBytes bytes{.kept = hidden + sum};
+  bytes.left = hidden;
+  // The hidden state, its gradient, and the weight's of the parts before.
+  const int64_t begin = 2 * hidden + (parts > 1 ? sum : 0);
+  int64_t work = parts > 1 ? 0 : sum;
+  if (s.kernels == Kernels::cpu) {
+    // The log-softmax, its exponential and a selection of it; of each token an
+    // index, a loss, and whether it counts.
+    const int64_t loss =
+        part * (3 * m.vocab * kFloatBytes + kIndexBytes + kFloatBytes + 1);
+    const bool narrow = parts > 1 && s.compute_bytes != kFloatBytes;
+    work = std::max(loss, sum + (narrow ? matrix * s.compute_bytes : 0));
+  }
+  bytes.peak = std::max(begin + logits + work,
+                        bytes.kept + hidden + matrix * s.compute_bytes);
+  return bytes;
 }
 
 }  // namespace
@@ -76,23 +177,31 @@ std::vector<UnitShapes> unit_shapes(const ModelConfig& m) {
   return units;
 }
 
-int64_t block_activation_bytes(const ModelConfig& m, const ForwardShape& s) {
-  return s.tokens() * block_elements(m) * s.compute_bytes +
-         2 * norm_bytes(m, s) + attention_bytes(m, s);
+ActivationBytes activations_of(const ModelConfig& m, const ForwardShape& s) {
+  const int64_t output = s.tokens() * m.dim * s.compute_bytes;
+  return {.embedding = embedding_bytes(m, s),
+          .block = block_bytes(m, s),
+          .norm = norm_bytes(m, s),
+          .head = is_fused(m) ? 0 : output,
+          .again = again_bytes(m, s)};
 }
 
 int64_t activation_bytes(const ModelConfig& m, const ForwardShape& s) {
-  // The last norm's input and output, which the head multiplies.
-  const int64_t end =
-      2 * s.tokens() * m.dim * s.compute_bytes + norm_bytes(m, s);
-  const int64_t positions =
-      m.architecture == Architecture::gpt2 ? s.seq * kIndexBytes : 0;
-  const int64_t indices = s.tokens() * kIndexBytes + positions;
-  return m.layers * block_activation_bytes(m, s) + end + indices;
+  const ActivationBytes bytes = activations_of(m, s);
+  return bytes.embedding + m.layers * bytes.block + bytes.norm + bytes.head;
 }
 
-int64_t logits_bytes(const ModelConfig& m, const ForwardShape& s) {
-  return s.tokens() * m.vocab * 3 * kFloatBytes;
+LogitsBytes logits_bytes(const ModelConfig& m, const ForwardShape& s) {
+  if (is_fused(m)) return fused_logits_bytes(m, s);
+  const int64_t elements = s.tokens() * m.vocab;
+  return {.kept = elements * kFloatBytes,
+          .peak = elements * 3 * kFloatBytes,
+          .left = elements * s.compute_bytes};
+}
+
+int64_t table_bytes(const ModelConfig& m) {
+  if (m.architecture == Architecture::gpt2) return 0;
+  return 2 * m.seq * (m.dim / m.heads) * kFloatBytes;
 }
 
 }  // namespace tessera::train

@@ -20,8 +20,8 @@ struct UnitShapes {
 /// In the order of the forward; the root comes last. A tied head has no unit.
 [[nodiscard]] std::vector<UnitShapes> unit_shapes(const ModelConfig& model);
 
-/// The kernels of a GPU keep less than LibTorch's CPU code: RMSNorm is one
-/// kernel there, and several operators on a CPU.
+/// Whose code runs: that of a GPU keeps less than LibTorch's of a CPU, where
+/// RMSNorm and dropout are several operators.
 enum class Kernels { cuda, cpu };
 
 struct ForwardShape {
@@ -33,19 +33,36 @@ struct ForwardShape {
   [[nodiscard]] int64_t tokens() const { return batch * seq; }
 };
 
-/// Bytes that autograd keeps of one block from forward to backward: of each
-/// operator the inputs and outputs that its backward reads, each storage once.
-/// Weights are not counted. Exact with fp32, and on a GPU with bf16.
-[[nodiscard]] int64_t block_activation_bytes(const ModelConfig& model,
+/// Bytes that autograd keeps from forward to backward: of each operator the
+/// inputs and outputs that its backward reads, each storage once. Weights are
+/// not counted. By ModelConfig::kernels, recompute and dropout.
+struct ActivationBytes {
+  int64_t embedding = 0;  // tokens, positions, and tables in the compute dtype
+  int64_t block = 0;      // of one
+  int64_t norm = 0;       // the last one
+  int64_t head = 0;       // its input
+  // What the backward of one block makes again, and frees when it is through.
+  int64_t again = 0;
+};
+[[nodiscard]] ActivationBytes activations_of(const ModelConfig& model,
                                              const ForwardShape& shape);
 
-/// ... and of the whole model up to the logits, without them.
+/// ... of the whole model up to the logits, without them.
 [[nodiscard]] int64_t activation_bytes(const ModelConfig& model,
                                        const ForwardShape& shape);
 
-/// The most that the loss takes, when its backward begins: the log-softmax of
-/// the logits and two gradients, in fp32. The logits themselves are gone then.
-[[nodiscard]] int64_t logits_bytes(const ModelConfig& model,
-                                   const ForwardShape& shape);
+struct LogitsBytes {
+  int64_t kept = 0;  // from forward to backward
+  // The most, when the loss is computed or its backward begins: for plain
+  // kernels the log-softmax of the logits and two gradients, in fp32.
+  int64_t peak = 0;
+  int64_t left = 0;  // the gradient that the head's backward reads
+};
+[[nodiscard]] LogitsBytes logits_bytes(const ModelConfig& model,
+                                       const ForwardShape& shape);
+
+/// Tables of the model that are no parameters, on every rank: of rotary
+/// positions, in fp32.
+[[nodiscard]] int64_t table_bytes(const ModelConfig& model);
 
 }  // namespace tessera::train

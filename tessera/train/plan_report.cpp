@@ -23,6 +23,7 @@ constexpr std::array kMemoryRows = {
               &MemoryPlan::gradients},
     MemoryRow{"optimizer", "optimizer (AdamW, two moments)",
               &MemoryPlan::optimizer},
+    MemoryRow{"tables", "tables of rotary positions", &MemoryPlan::tables},
     MemoryRow{"gathered", "gathered parameters, at once",
               &MemoryPlan::gathered},
     MemoryRow{"reducing", "what backward adds to all these, at most",

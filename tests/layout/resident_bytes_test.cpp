@@ -80,6 +80,49 @@ TEST(ResidentBytes, ARootWaitsForTheGradientsOfItsFirstVisit) {
   EXPECT_EQ(bytes.backward_peak, bytes.between_steps + (8 + 4 + 4) * kKiB);
 }
 
+// Embedding and head share a matrix (4): at the end there are the head's
+// gradient, the embedding's and their sum; the sum (4) becomes the input (4).
+TEST(ResidentBytes, ASecondGradientIsAddedToTheFirst) {
+  const auto bytes =
+      resident_bytes({.units = {matrix()},
+                      .visits = {{.unit = 0,
+                                  .added_bytes = 4 * kKiB,
+                                  .backward_reads = BackwardReads::nothing},
+                                 {.unit = 0, .gradient_bytes = 4 * kKiB}}});
+  EXPECT_EQ(bytes.backward_peak, bytes.between_steps + (4 + 3 * 4) * kKiB);
+  EXPECT_EQ(bytes.after_backward, bytes.between_steps + 2 * kKiB);
+}
+
+TEST(ResidentBytes, ActivationsGoAsBuffersOfReductionsCome) {
+  StepMemory step = two_in_a_row(AfterForward::freed);
+  step.visits[0].kept_bytes = 50 * kKiB;
+  step.visits[1].kept_bytes = 30 * kKiB;
+  step.visits[1].again_bytes = 7 * kKiB;
+  step.loss = {
+      .kept_bytes = 3 * kKiB, .peak_bytes = 9 * kKiB, .left_bytes = 2 * kKiB};
+  const auto bytes = resident_bytes(step);
+  EXPECT_EQ(bytes.after_forward, bytes.between_steps + (4 + 80 + 3) * kKiB);
+  EXPECT_EQ(bytes.forward_peak, bytes.between_steps + (4 + 80 + 9) * kKiB);
+  // Gathered, its gradient, the loss's gradient, and what is made again.
+  EXPECT_EQ(bytes.backward_peak,
+            bytes.between_steps + (4 + 80 + 2 + 7 + 4) * kKiB);
+  EXPECT_EQ(bytes.after_backward, bytes.between_steps + 2 * 2 * kKiB);
+}
+
+TEST(ResidentBytes, PrefetchGathersTheNextUnitEarlier) {
+  StepMemory step = two_in_a_row(AfterForward::freed);
+  step.units.push_back(matrix());
+  step.visits.push_back({2, 4 * kKiB});
+  EXPECT_EQ(resident_bytes(step).gathered_peak, 4 * kKiB);
+  step.prefetch = 1;
+  EXPECT_EQ(resident_bytes(step).gathered_peak, 2 * 4 * kKiB);
+  step.prefetch = 5;
+  const auto bytes = resident_bytes(step);
+  EXPECT_EQ(bytes.gathered_peak, 3 * 4 * kKiB);
+  // The last unit stays for backward.
+  EXPECT_EQ(bytes.num_gathers, (std::vector<int64_t>{2, 2, 1}));
+}
+
 TEST(ResidentBytes, AFrozenUnitTakesNoReduction) {
   StepMemory step = two_in_a_row(AfterForward::freed);
   step.visits[0].gradient_bytes = 0;

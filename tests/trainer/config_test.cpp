@@ -128,6 +128,10 @@ TEST(TrainConfig, AModelThatCannotBeIsSaidWithItsLine) {
             ":5: model.heads is 3 a");
   EXPECT_EQ(refusal_of("[model]\npreset = \"giant\"\n").substr(0, 34),
             ":4: there is no model preset 'gian");
+  EXPECT_EQ(refusal_of("[model]\narchitecture = \"gpt2\"\nrecompute = "
+                       "\"block\"\n"),
+            ":5: model.recompute is for Llama-type models: a GPT-2 model keeps "
+            "all activations; give \"none\".");
   // Of what is not in the file, the key that is.
   EXPECT_EQ(refusal_of("[model]\ndim = 30\n").substr(0, 18),
             ":4: model.heads is");
