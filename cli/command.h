@@ -28,6 +28,8 @@ struct Command {
     CLI::App& app, const WordsAfterDashes& words);
 [[nodiscard]] std::function<int()> add_eval_command(
     CLI::App& app, const WordsAfterDashes& words);
+[[nodiscard]] std::function<int()> add_flight_command(
+    CLI::App& app, const WordsAfterDashes& words);
 [[nodiscard]] std::function<int()> add_generate_command(
     CLI::App& app, const WordsAfterDashes& words);
 [[nodiscard]] std::function<int()> add_plan_command(

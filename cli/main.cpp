@@ -25,6 +25,8 @@ constexpr std::array kCommands = {
     Command{"doctor", "Look for what would keep a job from running here",
             add_doctor_command},
     Command{"eval", "Measure a trained model on a text", add_eval_command},
+    Command{"flight", "Line up what the ranks of a failed job did last",
+            add_flight_command},
     Command{"generate", "Continue a text by a trained model",
             add_generate_command},
     Command{"plan", "Say what memory and traffic a training run will need",

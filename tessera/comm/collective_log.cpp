@@ -123,6 +123,16 @@ CollectiveEntry CollectiveLog::position() const {
   return waits ? waited : ring_[sequence_ % kKept];
 }
 
+std::vector<CollectiveEntry> CollectiveLog::entries() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<CollectiveEntry> entries;
+  for (size_t i = 1; i <= kKept; ++i) {
+    const CollectiveEntry& entry = ring_[(sequence_ + i) % kKept];
+    if (entry.sequence > 0) entries.push_back(entry);
+  }
+  return entries;
+}
+
 std::string CollectiveLog::describe() const {
   const CollectiveEntry entry = position();
   if (entry.sequence == 0) return "no collective yet";

@@ -19,6 +19,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "tessera/comm/collective_entry.h"
 #include "tessera/comm/fnv_hash.h"
@@ -30,6 +31,8 @@ struct CallLabel;
 /// Thread-safe: the watchdog reads while the training thread writes.
 class CollectiveLog {
  public:
+  static constexpr size_t kKept = 64;
+
   /// Enters a collective and folds it into the hash. Returns its sequence.
   uint64_t enter(std::string_view communicator, std::string_view kind,
                  const CallLabel& label, int64_t numel, c10::ScalarType dtype);
@@ -52,11 +55,14 @@ class CollectiveLog {
   [[nodiscard]] uint64_t hash(
       std::span<const std::string_view> communicators) const;
   [[nodiscard]] CollectiveEntry last() const;
-  /// Empty when it is not among the last 64.
+  /// Empty when it is not among the last kKept.
   [[nodiscard]] CollectiveEntry at(uint64_t sequence) const;
 
   /// What this rank waits for; the last one when it waits for none.
   [[nodiscard]] CollectiveEntry position() const;
+
+  /// The last kKept, oldest first.
+  [[nodiscard]] std::vector<CollectiveEntry> entries() const;
 
   /// Where this rank is, as one line for people.
   [[nodiscard]] std::string describe() const;
@@ -68,7 +74,6 @@ class CollectiveLog {
   uint64_t sequence_ = 0;
   uint64_t waited_ = 0;                                  // 0: waits for none
   std::map<std::string, uint64_t, std::less<>> hashes_;  // per communicator
-  static constexpr size_t kKept = 64;
   std::array<CollectiveEntry, kKept> ring_;
   std::map<std::string, int64_t, std::less<>> counts_;  // per communicator
 };

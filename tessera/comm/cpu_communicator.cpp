@@ -101,7 +101,7 @@ std::unique_ptr<CpuCommunicator::Call> CpuCommunicator::begin(
     const char* kind, const CallLabel& label, int64_t numel,
     c10::ScalarType dtype) {
   const uint64_t sequence = log().enter(name(), kind, label, numel, dtype);
-  world()->check_alive(sequence);
+  world()->begin(sequence);
   const uint64_t identity = FnvHash()
                                 .add(count_++)
                                 .add(kind)

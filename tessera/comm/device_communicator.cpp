@@ -83,7 +83,7 @@ Pending DeviceCommunicator::issue(const char* kind, const CallLabel& label,
                                   int64_t numel, c10::ScalarType dtype,
                                   size_t num_calls, Body&& body) {
   const uint64_t sequence = log().enter(name(), kind, label, numel, dtype);
-  world()->check_alive(sequence);
+  world()->begin(sequence);
   const bool coalesce = num_calls > 1 && backend_ != nullptr;
   try {
     if (coalesce) backend_->startCoalescing();

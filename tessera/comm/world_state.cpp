@@ -28,13 +28,14 @@ c10::intrusive_ptr<c10d::Store> in_memory() {
   return c10::make_intrusive<c10d::HashStore>();
 }
 
-std::string describe(int rank, const CollectiveEntry& entry) {
-  std::string text = str("rank ", rank, ": ", entry.kind, " #", entry.sequence,
-                         " on '", entry.communicator, "'");
-  if (!entry.unit.empty()) text += str(", unit '", entry.unit, "'");
-  if (!entry.phase.empty()) text += str(", ", entry.phase);
-  if (!entry.op.empty()) text += str(", ", entry.op);
-  return text;
+bool asks_for_check() {
+  const std::string value =
+      environment::text("TESSERA_CHECK_COLLECTIVES").value_or("off");
+  require<InvalidArgument>(value == "on" || value == "off", [&] {
+    return str("environment: TESSERA_CHECK_COLLECTIVES is '", value,
+               "'; set it to on or off, or unset it.");
+  });
+  return value == "on";
 }
 
 std::shared_ptr<HostLink> make_link() {
@@ -61,6 +62,9 @@ World::State::State(WorldPlace place, c10::intrusive_ptr<c10d::Store> store,
   if (place.size == 1) return;
   if (place.device.is_cpu() && environment::uses_shared_memory()) {
     link_ = make_link();
+  }
+  if (asks_for_check()) {
+    check_ = std::make_unique<CollectiveCheck>(store_of("check"), place.rank);
   }
   watchdog_ = std::make_unique<Watchdog>(
       store_, place.rank, place.size, log,
@@ -183,30 +187,6 @@ bool World::State::has_peer(const std::string& communicator, int rank) {
   });
 }
 
-void World::State::raise(uint64_t sequence, const std::string& cause) {
-  const auto known = watchdog_ ? watchdog_->contradiction() : std::nullopt;
-  const std::string what =
-      str(describe(place.rank, log.at(sequence)), ": ", known.value_or(cause));
-  const auto peer = watchdog_ ? watchdog_->peer_failure() : std::nullopt;
-  const std::string table = peer ? "" : this->table();
-  abort();
-  if (peer) throw PeerFailure(str(what, " Cause: ", *peer));
-  throw CommError(str(what, "\n", table));
-}
-
-void World::State::check_alive(uint64_t sequence) {
-  if (failed_) raise(sequence, "this world has failed before.");
-}
-
-void World::State::announce(const std::string& cause) noexcept {
-  if (watchdog_) watchdog_->announce(cause);
-}
-
-void World::State::fail(const std::string& cause) noexcept {
-  announce(cause);
-  abort();
-}
-
 void World::State::say_goodbye() {
   if (place.size == 1 || std::exchange(said_goodbye_, true)) return;
   Rendezvous end(store_of("goodbye"), place.rank, place.size, place.timeout,
@@ -214,11 +194,8 @@ void World::State::say_goodbye() {
   meet("world", kGoodbye, {}, [&] { end.barrier("end"); });
 }
 
-std::string World::State::table() noexcept {
-  return watchdog_ ? watchdog_->table() : log.describe();
-}
-
 void World::State::abort() noexcept {
+  record_flight("ended, because the job has failed elsewhere");
   failed_ = true;
   if (link_) link_->abort();
   transfers.abort_all();

@@ -11,11 +11,13 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "tessera/comm/backend_factory.h"
+#include "tessera/comm/collective_check.h"
 #include "tessera/comm/collective_log.h"
 #include "tessera/comm/group_names.h"
 #include "tessera/comm/rendezvous.h"
@@ -98,6 +100,10 @@ struct World::State {
   /// Errors: CommError when this world has failed before.
   void check_alive(uint64_t sequence);
 
+  /// Before a collective runs: the same, and with TESSERA_CHECK_COLLECTIVES the
+  /// comparison with the other ranks. Errors: CommError when they differ.
+  void begin(uint64_t sequence);
+
   /// This rank failed by an error of its own: tells the others.
   void announce(const std::string& cause) noexcept;
 
@@ -114,6 +120,12 @@ struct World::State {
 
  private:
   void abort() noexcept;
+  /// Writes the flight record, the first time and if a folder is named for it.
+  /// Returns a sentence that names the file, or "".
+  std::string record_flight(const std::string& cause) noexcept;
+  /// The ranks that make the calls of this communicator alike; none where that
+  /// is unknown.
+  [[nodiscard]] std::vector<int> peers_of(const std::string& communicator);
   /// Where the ranks of a group meet before they are connected.
   [[nodiscard]] Rendezvous start_of(const BackendPlace& at);
   void share_memory(Routes& routes, const BackendPlace& at);
@@ -127,8 +139,11 @@ struct World::State {
   GlooDevices gloo_devices_;
   std::multimap<std::string, std::vector<int>> groups_;
   std::vector<c10::intrusive_ptr<c10d::Backend>> backends_;
-  std::shared_ptr<HostLink> link_;      // on CPU, unless switched off
-  std::unique_ptr<Watchdog> watchdog_;  // last: it uses all of the above
+  std::shared_ptr<HostLink> link_;          // on CPU, unless switched off
+  std::unique_ptr<Watchdog> watchdog_;      // goes first: it uses the others
+  std::unique_ptr<CollectiveCheck> check_;  // when asked for
+  std::mutex flight_mutex_;
+  std::optional<std::string> flight_;  // what record_flight returned
 };
 
 /// What an exception of LibTorch or Gloo says, without stack trace and advice.
@@ -138,7 +153,7 @@ template <class Body>
 auto World::State::meet(std::string_view communicator, std::string_view kind,
                         const CallLabel& label, Body&& body) {
   const uint64_t sequence = log.enter_unhashed(communicator, kind, label);
-  check_alive(sequence);
+  begin(sequence);
   log.wait(sequence);
   try {
     if constexpr (std::is_void_v<decltype(body())>) {

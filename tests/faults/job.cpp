@@ -71,8 +71,9 @@ std::filesystem::path make_folder() {
 
 }  // namespace
 
-Job::Job(int size, Fault fault)
+Job::Job(int size, Fault fault, Variables variables)
     : fault_(std::move(fault)),
+      variables_(std::move(variables)),
       board_(make_board()),
       folder_(make_folder()),
       ranks_(size) {
@@ -88,6 +89,9 @@ void Job::start_rank(int rank, int port) {
   if (child > 0) return;
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   write_output_to(folder_ / std::to_string(rank));
+  for (const auto& [name, value] : variables_) {
+    ::setenv(name.c_str(), value.c_str(), 1);
+  }
   const int code =
       run_rank(rank, static_cast<int>(ranks_.size()), port, fault_, *board_);
   std::fflush(nullptr);

@@ -10,6 +10,7 @@
 #include <sys/types.h>
 
 #include <filesystem>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -24,9 +25,12 @@ struct Ended {
   std::string output;  // both streams
 };
 
+/// Of the environment, for all ranks.
+using Variables = std::map<std::string, std::string>;
+
 class Job {
  public:
-  Job(int size, Fault fault);
+  Job(int size, Fault fault, Variables variables = {});
   ~Job();  // kills what is left
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
@@ -43,6 +47,7 @@ class Job {
   [[nodiscard]] bool look_after(int rank, Ended& ended);
 
   Fault fault_;
+  Variables variables_;
   JobBoard* board_;
   std::filesystem::path folder_;
   std::vector<pid_t> ranks_;  // 0: has ended

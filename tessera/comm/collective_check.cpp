@@ -1,0 +1,74 @@
+#include "tessera/comm/collective_check.h"
+
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include <utility>
+
+#include "tessera/base/error.h"
+#include "tessera/comm/position_table.h"
+
+namespace tessera {
+namespace {
+
+std::vector<uint8_t> to_bytes(const std::string& text) {
+  return {text.begin(), text.end()};
+}
+
+std::string describe(const RankPosition& position) {
+  const CollectiveEntry& call = position.last;
+  std::string text = str("rank ", position.rank, " calls ", call.kind);
+  if (!call.unit.empty()) text += str(" of unit '", call.unit, "'");
+  if (!call.dtype.empty()) {
+    text += str(" (", call.numel, " ", call.dtype, " elements)");
+  }
+  if (!call.op.empty()) text += str(" for ", call.op);
+  return text;
+}
+
+// The first that differs, or null.
+const char* difference(const CollectiveEntry& a, const CollectiveEntry& b) {
+  if (a.kind != b.kind) return "kind";
+  if (a.unit != b.unit) return "unit";
+  if (a.dtype != b.dtype) return "dtype";
+  return a.numel != b.numel ? "size" : nullptr;
+}
+
+}  // namespace
+
+CollectiveCheck::CollectiveCheck(c10::intrusive_ptr<c10d::Store> store,
+                                 int rank)
+    : store_(std::move(store)), rank_(rank) {}
+
+std::string CollectiveCheck::next_key(const std::string& communicator,
+                                      const std::vector<int>& ranks) {
+  std::string group = communicator;
+  for (const int rank : ranks) group += str("/", rank);
+  const std::lock_guard lock(mutex_);
+  return str(group, "/", ++counts_[group]);
+}
+
+std::optional<std::string> CollectiveCheck::compare(
+    const CollectiveEntry& entry, const std::vector<int>& ranks) {
+  const std::string key = next_key(entry.communicator, ranks);
+  RankPosition own;
+  own.rank = rank_;
+  own.last = entry;
+  const auto found = store_->compareSet(key, {}, to_bytes(to_record(own)));
+  const RankPosition first =
+      from_record(std::string(found.begin(), found.end()));
+  const char* what = difference(first.last, entry);
+  if (what != nullptr) {
+    return str("the ranks call different collectives on '", entry.communicator,
+               "'; the first difference is the ", what, ": ", describe(first),
+               ", but ", describe(own), ". Nothing of it was exchanged.");
+  }
+  // Who comes last takes it away.
+  const std::string count = key + "/count";
+  if (store_->add(count, 1) == static_cast<int64_t>(ranks.size())) {
+    store_->deleteKey(key);
+    store_->deleteKey(count);
+  }
+  return std::nullopt;
+}
+
+}  // namespace tessera

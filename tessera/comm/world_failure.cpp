@@ -1,0 +1,114 @@
+// How a job fails on one rank: what is told, to whom, and left behind.
+#include <algorithm>
+
+#include "tessera/base/environment.h"
+#include "tessera/base/error.h"
+#include "tessera/base/log.h"
+#include "tessera/comm/flight_record.h"
+#include "tessera/comm/world_state.h"
+
+namespace tessera {
+namespace {
+
+std::string describe(int rank, const CollectiveEntry& entry) {
+  std::string text = str("rank ", rank, ": ", entry.kind, " #", entry.sequence,
+                         " on '", entry.communicator, "'");
+  if (!entry.unit.empty()) text += str(", unit '", entry.unit, "'");
+  if (!entry.phase.empty()) text += str(", ", entry.phase);
+  if (!entry.op.empty()) text += str(", ", entry.op);
+  return text;
+}
+
+// Not so: messages, and what connects a group.
+bool is_made_by_all(const CollectiveEntry& entry) {
+  return entry.kind != "message" && entry.kind != "connect";
+}
+
+}  // namespace
+
+void World::State::raise(uint64_t sequence, const std::string& cause) {
+  const std::string record = record_flight(cause);
+  const auto known = watchdog_ ? watchdog_->contradiction() : std::nullopt;
+  const std::string what =
+      str(describe(place.rank, log.at(sequence)), ": ", known.value_or(cause));
+  const auto peer = watchdog_ ? watchdog_->peer_failure() : std::nullopt;
+  const std::string table = peer ? "" : this->table();
+  abort();
+  if (peer) throw PeerFailure(str(what, " Cause: ", *peer, record));
+  throw CommError(str(what, record, "\n", table));
+}
+
+void World::State::check_alive(uint64_t sequence) {
+  if (failed_) raise(sequence, "this world has failed before.");
+}
+
+void World::State::begin(uint64_t sequence) {
+  check_alive(sequence);
+  if (!check_) return;
+  const CollectiveEntry entry = log.at(sequence);
+  const std::vector<int> ranks = peers_of(entry.communicator);
+  if (ranks.size() < 2 || !is_made_by_all(entry)) return;
+  std::optional<std::string> difference;
+  try {
+    difference = check_->compare(entry, ranks);
+  } catch (const std::exception& error) {
+    raise(sequence, reason_of(error));
+  }
+  if (!difference) return;
+  const std::string record = record_flight(*difference);
+  fail(*difference);
+  throw CommError(*difference + record);
+}
+
+void World::State::announce(const std::string& cause) noexcept {
+  record_flight(cause);
+  if (watchdog_) watchdog_->announce(cause);
+}
+
+void World::State::fail(const std::string& cause) noexcept {
+  announce(cause);
+  abort();
+}
+
+std::string World::State::table() noexcept {
+  return watchdog_ ? watchdog_->table() : log.describe();
+}
+
+std::string World::State::record_flight(const std::string& cause) noexcept {
+  const std::lock_guard lock(flight_mutex_);
+  if (flight_) return *flight_;
+  flight_ = "";
+  try {
+    const auto folder = environment::text("TESSERA_FLIGHT_FOLDER");
+    if (!folder) return "";
+    FlightRecord record = make_flight_record(log.entries());
+    record.rank = place.rank;
+    record.world_size = place.size;
+    record.cause = cause;
+    const std::lock_guard groups_lock(mutex_);
+    for (const auto& [name, ranks] : groups_) {
+      record.groups.push_back({name, ranks});
+    }
+    flight_ = str(
+        " Flight record: ", write_flight_record(*folder, record).string(), ".");
+  } catch (const std::exception& error) {
+    log_warning("the flight record cannot be written: ", error.what());
+  }
+  return *flight_;
+}
+
+std::vector<int> World::State::peers_of(const std::string& communicator) {
+  const std::lock_guard lock(mutex_);
+  const auto [first, last] = groups_.equal_range(communicator);
+  std::vector<int> ranks;
+  for (auto group = first; group != last; ++group) {
+    const bool member =
+        std::count(group->second.begin(), group->second.end(), place.rank) > 0;
+    // Two groups of one name: the log does not tell their calls apart.
+    if (member && !ranks.empty()) return {};
+    if (member) ranks = group->second;
+  }
+  return ranks;
+}
+
+}  // namespace tessera
