@@ -72,6 +72,28 @@ function(_tessera_add_gloo)
   endif()
 endfunction()
 
+# Compiles the files of a folder that include torch headers as one, six at a
+# time: LibTorch's templates are made once for all of them. Names of unnamed
+# namespaces must then differ within a folder.
+function(_tessera_unite target)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
+  target_compile_options(${target} PRIVATE
+    $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)  # it takes them for headers
+  get_target_property(sources ${target} SOURCES)
+  foreach(source IN LISTS sources)
+    get_source_file_property(apart "${source}" SKIP_UNITY_BUILD_INCLUSION)
+    if(apart OR NOT source MATCHES "\\.cpp$" OR source MATCHES "_(cuda|nccl)\\.cpp$")
+      continue()
+    endif()
+    cmake_path(GET source PARENT_PATH folder)
+    cmake_path(GET folder FILENAME folder)
+    math(EXPR count_${folder} "${count_${folder}} + 1")
+    math(EXPR group "(${count_${folder}} - 1) / 6")
+    set_source_files_properties("${source}" PROPERTIES
+      UNITY_GROUP "${folder}_${group}")
+  endforeach()
+endfunction()
+
 function(tessera_add_library)
   _tessera_list_sources(sources)
   add_library(tessera ${sources})
@@ -86,9 +108,9 @@ function(tessera_add_library)
     $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
   target_link_libraries(tessera PUBLIC tessera::torch Threads::Threads)
   tessera_use_torch(tessera tessera_library_pch)
-  # Several files as one: LibTorch's templates are made once for all of them.
-  set_target_properties(tessera PROPERTIES UNITY_BUILD ${TESSERA_UNITY}
-    UNITY_BUILD_BATCH_SIZE 8)
+  if(TESSERA_UNITY)
+    _tessera_unite(tessera)
+  endif()
   # Headers alone, in .cpp files alone: users of the library do not need it.
   find_package(nlohmann_json REQUIRED)
   target_link_libraries(tessera PRIVATE

@@ -25,6 +25,11 @@ constexpr int64_t kGathersPerCheck = 256;
 
 }  // namespace
 
+void ShardContext::set_lanes(std::shared_ptr<const ShardLanes> lanes) {
+  lanes_ = std::move(lanes);
+  for (Unit* unit : units_) unit->set_context(shared_from_this());
+}
+
 void ShardContext::add(Unit& unit) {
   gathers_.forget_orders();
   units_.push_back(&unit);

@@ -37,6 +37,8 @@ class ShardContext : public std::enable_shared_from_this<ShardContext> {
   [[nodiscard]] const std::shared_ptr<const ShardLanes>& lanes() const {
     return lanes_;
   }
+  /// Of the same ranks: other streams.
+  void set_lanes(std::shared_ptr<const ShardLanes> lanes);
   /// Units in registration order.
   [[nodiscard]] const std::vector<Unit*>& units() const { return units_; }
   void add(Unit& unit);

@@ -105,6 +105,20 @@ void set_all_reduce_hook(torch::nn::Module& module, AllReduceHook hook) {
       [&](ParameterGroup& group) { group.gradients().all_reduce_hook = hook; });
 }
 
+void share_comm_ctx(const std::vector<torch::nn::Module*>& modules) {
+  std::shared_ptr<const ShardLanes> shared;
+  for (torch::nn::Module* module : modules) {
+    const auto units = own_units(*module, "share_comm_ctx");
+    if (!shared) shared = units[0]->context()->lanes();
+    require<InvalidArgument>(
+        units[0]->context()->lanes()->same_ranks(*shared), [&] {
+          return str("share_comm_ctx: unit '", units[0]->name(),
+                     "' is on another mesh than the first module's.");
+        });
+    units[0]->context()->set_lanes(shared);
+  }
+}
+
 void set_custom_all_gather(torch::nn::Module& module,
                            std::shared_ptr<AllGather> all_gather) {
   change_groups(

@@ -67,6 +67,13 @@ void set_gradient_divide_factor(torch::nn::Module& module,
 using AllReduceHook = std::function<void(const at::Tensor& flat_gradient)>;
 void set_all_reduce_hook(torch::nn::Module& module, AllReduceHook hook);
 
+/// Several sharded trees that run in turn (chunks of a pipeline, say) use one
+/// set of streams, the first one's: their gathers and reductions then queue up
+/// instead of sharing the wires.
+/// Errors: InvalidArgument for a module that was not given to fully_shard, or
+///         whose mesh is another.
+void share_comm_ctx(const std::vector<torch::nn::Module*>& modules);
+
 /// How this module's own unit is gathered and reduced; null is the built-in
 /// way.
 void set_custom_all_gather(torch::nn::Module& module,

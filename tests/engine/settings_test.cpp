@@ -231,6 +231,29 @@ TEST_F(Settings, WhatSomeRanksKeepIsGatheredAmongThemInBackward) {
   });
 }
 
+TEST_F(Settings, TreesThatShareACommContextUseTheStreamsOfTheFirst) {
+  const Tensors mean = gradients_of_one_process(2, make_net, plain_loss);
+  on_ranks(2, [&](const World& world) {
+    const auto options = options_for(init_device_mesh(world));
+    Model first = build(make_net);
+    Model second = build(make_net);
+    shard(*first, options, kUnits);
+    shard(*second, options, kUnits);
+    share_comm_ctx({first.get(), second.get()});
+    for (const auto& unit : units_below(*second)) {
+      EXPECT_EQ(unit->lanes(), units_below(*first)[0]->lanes());
+    }
+    for (const Model& model : {first, second}) {
+      loss_of(world, *model).backward();
+      expect_close(full_gradients(world, *model), mean, "gradient");
+    }
+    EXPECT_TRUE(says(message_of([&] {
+                       share_comm_ctx({first.get(), as_net(*second).c.get()});
+                     }),
+                     "was not given to fully_shard"));
+  });
+}
+
 TEST_F(Settings, AMethodThatIsNotForwardIsGatheredForAsWell) {
   on_ranks(2, [&](const World& world) {
     Model model = build_sharded(world, make_net, kUnits);
