@@ -138,17 +138,24 @@ TEST(GradScaler, AnOverflowBeforeClippingIsRememberedThoughClippingHidesIt) {
 }
 
 TEST(GradScaler, OneOptimizersOverflowLeavesTheOtherItsStepAndBacksOffOnce) {
-  Model good, bad;
-  GradScaler scaler({.init_scale = 64});
-  good.backward(scaler);
-  bad.backward(scaler);
-  bad.p.mutable_grad()[0] = kInfinity;
-  EXPECT_TRUE(scaler.step(good.optimizer));
-  EXPECT_FALSE(scaler.step(bad.optimizer));
-  scaler.update();
-  EXPECT_EQ(scaler.get_scale(), 32);
-  EXPECT_EQ(good.first(), 0.5);
-  EXPECT_EQ(bad.first(), 1);
+  for (const bool bad_first : {false, true}) {
+    Model good, bad;
+    GradScaler scaler({.init_scale = 64});
+    good.backward(scaler);
+    bad.backward(scaler);
+    bad.p.mutable_grad()[0] = kInfinity;
+    if (bad_first) {
+      EXPECT_FALSE(scaler.step(bad.optimizer));
+    }
+    EXPECT_TRUE(scaler.step(good.optimizer));
+    if (!bad_first) {
+      EXPECT_FALSE(scaler.step(bad.optimizer));
+    }
+    scaler.update();
+    EXPECT_EQ(scaler.get_scale(), 32);
+    EXPECT_EQ(good.first(), 0.5);
+    EXPECT_EQ(bad.first(), 1);
+  }
 }
 
 TEST(GradScaler, CallsInTheWrongOrderAreErrors) {
