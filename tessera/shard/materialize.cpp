@@ -29,11 +29,13 @@ uint64_t seed_for(uint64_t seed, const std::string& name) {
   return hash * 0x9e3779b97f4a7c15ull;
 }
 
-// The random state that initialisers draw from. torch::nn::init takes no
-// generator and the CPU's is process-wide, so one thread at a time.
+// The random state that initialisers draw from, seeded while this lives.
+// torch::nn::init takes no generator and the CPU's is process-wide, so one
+// thread at a time; never across a collective, for which ranks that are threads
+// would wait with the lock held.
 class SeededGenerators {
  public:
-  explicit SeededGenerators(c10::Device device) : lock_(mutex()) {
+  SeededGenerators(c10::Device device, uint64_t seed) : lock_(mutex()) {
     generators_.push_back(
         at::globalContext().defaultGenerator(c10::Device(c10::kCPU)));
     if (!device.is_cpu()) {
@@ -42,6 +44,7 @@ class SeededGenerators {
     for (const auto& generator : generators_) {
       states_.push_back(generator.get_state());
     }
+    for (auto& generator : generators_) generator.set_current_seed(seed);
   }
   ~SeededGenerators() {
     for (size_t i = 0; i < generators_.size(); ++i) {
@@ -50,10 +53,6 @@ class SeededGenerators {
   }
   SeededGenerators(const SeededGenerators&) = delete;
   SeededGenerators& operator=(const SeededGenerators&) = delete;
-
-  void seed(uint64_t seed) {
-    for (auto& generator : generators_) generator.set_current_seed(seed);
-  }
 
  private:
   static std::mutex& mutex() {
@@ -77,8 +76,7 @@ class UnitMaterializer {
 
   void run() {
     torch::NoGradGuard no_grad;
-    SeededGenerators generators(device());
-    generators_ = &generators;
+    device_ = find_device();
     give_memory();
     for (const auto& unit : units_below(model_)) materialize_unit(unit);
     for (const NamedModule& named : modules_) {
@@ -88,7 +86,7 @@ class UnitMaterializer {
   }
 
  private:
-  c10::Device device() const {
+  c10::Device find_device() const {
     if (options_.device) return *options_.device;
     const auto units = units_below(model_);
     return units.empty() ? c10::Device(c10::kCPU)
@@ -114,7 +112,7 @@ class UnitMaterializer {
                    const at::Tensor& tensor, const char* what) {
     if (!tensor.defined()) return;
     if (tensor.is_meta()) {
-      give_unset_memory(tensor, device());
+      give_unset_memory(tensor, device_);
       given_.emplace(
           tensor.unsafeGetTensorImpl(),
           Given{str(what, " '", join_names(named.name, key), "'"), tensor});
@@ -200,7 +198,7 @@ class UnitMaterializer {
   }
 
   void initialize(const NamedModule& named) {
-    generators_->seed(seed_for(options_.seed, named.name));
+    const SeededGenerators seeded(device_, seed_for(options_.seed, named.name));
     // Not the modules below, which may lie in units that are freed now: what
     // this one's constructor does to them is done when their turn comes.
     (void)initialize_module(*named.module, ancestors_of(named));
@@ -238,7 +236,7 @@ class UnitMaterializer {
   torch::nn::Module& model_;
   const MaterializeOptions& options_;
   std::vector<NamedModule> modules_;
-  SeededGenerators* generators_ = nullptr;
+  c10::Device device_ = c10::kCPU;
   struct Given {
     std::string what;
     at::Tensor tensor;
