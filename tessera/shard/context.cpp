@@ -90,7 +90,9 @@ void ShardContext::leave() noexcept {
 
 void ShardContext::touch_forward(Unit& unit, const OperatorUse& use) {
   require<InvalidState>(
-      !unit.options().mp_policy.output_dtype || unit.calls_under_way > 0, [&] {
+      !unit.options().mp_policy.output_dtype || unit.calls_under_way > 0 ||
+          in_second_run(),  // the first run was checked
+      [&] {
         return str("unit '", unit.name(),
                    "' has an output_dtype, which acts at "
                    "the module's boundary: call it as call(module, inputs...) "
