@@ -10,11 +10,11 @@
 namespace tessera {
 namespace {
 
-std::vector<uint8_t> to_bytes(const std::string& text) {
+std::vector<uint8_t> bytes_of(const std::string& text) {
   return {text.begin(), text.end()};
 }
 
-std::string describe(const RankPosition& position) {
+std::string describe_call(const RankPosition& position) {
   const CollectiveEntry& call = position.last;
   std::string text = str("rank ", position.rank, " calls ", call.kind);
   if (!call.unit.empty()) text += str(" of unit '", call.unit, "'");
@@ -26,7 +26,8 @@ std::string describe(const RankPosition& position) {
 }
 
 // The first that differs, or null.
-const char* difference(const CollectiveEntry& a, const CollectiveEntry& b) {
+const char* first_difference(const CollectiveEntry& a,
+                             const CollectiveEntry& b) {
   if (a.kind != b.kind) return "kind";
   if (a.unit != b.unit) return "unit";
   if (a.dtype != b.dtype) return "dtype";
@@ -53,14 +54,15 @@ std::optional<std::string> CollectiveCheck::compare(
   RankPosition own;
   own.rank = rank_;
   own.last = entry;
-  const auto found = store_->compareSet(key, {}, to_bytes(to_record(own)));
+  const auto found = store_->compareSet(key, {}, bytes_of(to_record(own)));
   const RankPosition first =
       from_record(std::string(found.begin(), found.end()));
-  const char* what = difference(first.last, entry);
+  const char* what = first_difference(first.last, entry);
   if (what != nullptr) {
     return str("the ranks call different collectives on '", entry.communicator,
-               "'; the first difference is the ", what, ": ", describe(first),
-               ", but ", describe(own), ". Nothing of it was exchanged.");
+               "'; the first difference is the ", what, ": ",
+               describe_call(first), ", but ", describe_call(own),
+               ". Nothing of it was exchanged.");
   }
   // Who comes last takes it away.
   const std::string count = key + "/count";

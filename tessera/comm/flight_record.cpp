@@ -18,7 +18,7 @@ using json = nlohmann::ordered_json;
 using std::filesystem::path;
 using Steady = std::chrono::steady_clock;
 
-constexpr int kVersion = 1;
+constexpr int kFlightVersion = 1;
 constexpr char kFilePrefix[] = "flight_rank_";
 
 double unix_now() {
@@ -26,7 +26,7 @@ double unix_now() {
   return std::chrono::duration<double>(now).count();
 }
 
-const char* state_of(const FlightCall& call) {
+const char* state_name(const FlightCall& call) {
   if (call.entry.finished) return "completed";
   return call.entry.waited ? "waiting" : "issued";
 }
@@ -38,7 +38,7 @@ json to_object(const FlightCall& call) {
           {"unit", entry.unit},         {"phase", entry.phase},
           {"operator", entry.op},       {"numel", entry.numel},
           {"dtype", entry.dtype},       {"bytes", entry.num_bytes},
-          {"state", state_of(call)},    {"since", call.since}};
+          {"state", state_name(call)},  {"since", call.since}};
 }
 
 FlightCall to_call(const json& object) {
@@ -61,7 +61,7 @@ FlightCall to_call(const json& object) {
   return call;
 }
 
-FlightRecord to_record(const json& object) {
+FlightRecord record_of(const json& object) {
   FlightRecord record;
   record.rank = object.at("rank").get<int>();
   record.world_size = object.at("world_size").get<int>();
@@ -113,7 +113,7 @@ std::string to_json(const FlightRecord& record) {
   }
   json calls = json::array();
   for (const FlightCall& call : record.calls) calls.push_back(to_object(call));
-  const json object = {{"version", kVersion},
+  const json object = {{"version", kFlightVersion},
                        {"rank", record.rank},
                        {"world_size", record.world_size},
                        {"cause", record.cause},
@@ -128,11 +128,11 @@ FlightRecord flight_record_from_json(const std::string& text) {
   try {
     const json object = json::parse(text);
     const int version = object.at("version").get<int>();
-    require<InvalidArgument>(version == kVersion, [&] {
+    require<InvalidArgument>(version == kFlightVersion, [&] {
       return str("flight record: version ", version, "; this program reads ",
-                 kVersion, ".");
+                 kFlightVersion, ".");
     });
-    return to_record(object);
+    return record_of(object);
   } catch (const json::exception& error) {
     throw InvalidArgument(str("flight record: ", error.what()));
   }

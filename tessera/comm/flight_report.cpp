@@ -73,7 +73,7 @@ std::vector<Line> lines_of(Records records) {
   return result;
 }
 
-std::string describe(const CollectiveEntry& entry) {
+std::string call_text(const CollectiveEntry& entry) {
   std::string text = str(entry.kind, " #", entry.index);
   if (!entry.unit.empty()) text += str(", unit '", entry.unit, "'");
   if (!entry.phase.empty()) text += str(", ", entry.phase);
@@ -87,13 +87,13 @@ auto call_of(const FlightCall& call) {
                   call.entry.dtype);
 }
 
-std::string seconds(double value) {
+std::string in_seconds(double value) {
   std::ostringstream out;
   out << std::fixed << std::setprecision(1) << value << " s";
   return out.str();
 }
 
-std::string name_ranks(const std::vector<int>& ranks, const char* between) {
+std::string join_ranks(const std::vector<int>& ranks, const char* between) {
   std::string text;
   for (const int rank : ranks) text += str(text.empty() ? "" : between, rank);
   return text;
@@ -142,17 +142,17 @@ Finding first_finding(const Line& line) {
   return {};
 }
 
-std::string state_of(const Line& line, int rank, int64_t index) {
+std::string state_text(const Line& line, int rank, int64_t index) {
   if (!line.written.contains(rank)) return "no record";
   const FlightCall* call = line.find(rank, index);
   if (call == nullptr) {
     const FlightCall* last = line.last(rank);
     return last == nullptr
                ? "missing; it has none on this communicator"
-               : str("missing; its last is ", describe(last->entry));
+               : str("missing; its last is ", call_text(last->entry));
   }
   if (call->entry.finished) return "completed";
-  const std::string age = seconds(line.written.at(rank) - call->since);
+  const std::string age = in_seconds(line.written.at(rank) - call->since);
   return call->entry.waited ? str("waiting ", age)
                             : str("issued ", age, " before");
 }
@@ -184,12 +184,12 @@ void write_finding(std::ostream& out, const Finding& finding) {
   const Line& line = *finding.line;
   const std::vector<int> odd = culprits(finding);
   out << "'" << line.group.name << "', ranks "
-      << name_ranks(line.group.ranks, " ") << ": "
+      << join_ranks(line.group.ranks, " ") << ": "
       << (finding.wrong == Wrong::unlike ? "unlike calls at #"
                                          : "not complete is #")
       << finding.index;
   if (finding.wrong != Wrong::unlike) {
-    out << ", " << describe(any_call(finding).entry);
+    out << ", " << call_text(any_call(finding).entry);
   }
   out << '\n';
   for (const int rank : line.group.ranks) {
@@ -197,14 +197,14 @@ void write_finding(std::ostream& out, const Finding& finding) {
     out << (marked ? "  > " : "    ") << "rank " << rank << "  ";
     const FlightCall* call = line.find(rank, finding.index);
     if (finding.wrong == Wrong::unlike && call != nullptr) {
-      out << describe(call->entry) << ", ";
+      out << call_text(call->entry) << ", ";
     }
-    out << state_of(line, rank, finding.index) << '\n';
+    out << state_text(line, rank, finding.index) << '\n';
   }
 }
 
 std::string name_as_subject(const std::vector<int>& ranks) {
-  return str(ranks.size() == 1 ? "Rank " : "Ranks ", name_ranks(ranks, ", "));
+  return str(ranks.size() == 1 ? "Rank " : "Ranks ", join_ranks(ranks, ", "));
 }
 
 std::string verdict(const Finding& finding) {

@@ -10,7 +10,7 @@
 namespace tessera {
 namespace {
 
-std::string describe(int rank, const CollectiveEntry& entry) {
+std::string describe_entry(int rank, const CollectiveEntry& entry) {
   std::string text = str("rank ", rank, ": ", entry.kind, " #", entry.sequence,
                          " on '", entry.communicator, "'");
   if (!entry.unit.empty()) text += str(", unit '", entry.unit, "'");
@@ -29,8 +29,8 @@ bool is_made_by_all(const CollectiveEntry& entry) {
 void World::State::raise(uint64_t sequence, const std::string& cause) {
   const std::string record = record_flight(cause);
   const auto known = watchdog_ ? watchdog_->contradiction() : std::nullopt;
-  const std::string what =
-      str(describe(place.rank, log.at(sequence)), ": ", known.value_or(cause));
+  const std::string what = str(describe_entry(place.rank, log.at(sequence)),
+                               ": ", known.value_or(cause));
   const auto peer = watchdog_ ? watchdog_->peer_failure() : std::nullopt;
   const std::string table = peer ? "" : this->table();
   abort();

@@ -51,17 +51,20 @@ TEST(CollectiveCheck, RefusesAnotherValueThanOnAndOff) {
   }
 }
 
-TEST(FlightRecord, OfEachRankIsWrittenAndNamed) {
+// Two jobs that run beside each other.
+TEST(FlightRecord, IsWrittenByEachRankThatCanAndNamed) {
   const testing::TemporaryFolder folder;
-  const std::string place = folder / "flight";
-  Job job(kSize, {"hang", 1}, {{"TESSERA_FLIGHT_FOLDER", place}});
-  const std::vector<Ended> ranks = job.end();
+  const std::string hangs = folder / "hang";
+  const std::string killed = folder / "kill";
+  Job hanging(kSize, {"hang", 1}, {{"TESSERA_FLIGHT_FOLDER", hangs}});
+  Job losing(kSize, {"kill", 1}, {{"TESSERA_FLIGHT_FOLDER", killed}});
+  const std::vector<Ended> ranks = hanging.end();
   for (const int rank : {0, 2}) {
-    expect_says(ranks[rank].output, "Flight record: " + place +
+    expect_says(ranks[rank].output, "Flight record: " + hangs +
                                         "/flight_rank_" + std::to_string(rank) +
                                         ".json.");
   }
-  const auto records = read_flight_records(place);
+  const auto records = read_flight_records(hangs);
   ASSERT_EQ(records.size(), 3U);
   const std::string report = flight_report(records);
   expect_says(report, "'dp_shard/gather#1', ranks 0 1 2: not complete is #");
@@ -69,15 +72,11 @@ TEST(FlightRecord, OfEachRankIsWrittenAndNamed) {
   expect_says(report, "  > rank 1  missing; its last is all_gather #");
   expect_says(report, "Rank 1 is missing all_gather #");
   expect_says(report, "of unit 'second' on 'dp_shard/gather#1'.");
-}
 
-TEST(FlightRecord, IsMissingOfARankThatWasKilled) {
-  const testing::TemporaryFolder folder;
-  Job job(kSize, {"kill", 1}, {{"TESSERA_FLIGHT_FOLDER", folder.path()}});
-  (void)job.end();
-  const std::string report = flight_report(read_flight_records(folder.path()));
-  expect_says(report, "rank 1: no record: it was killed or stopped");
-  expect_says(report, "Rank 1 left no record; all_gather #");
+  (void)losing.end();
+  const std::string partial = flight_report(read_flight_records(killed));
+  expect_says(partial, "rank 1: no record: it was killed or stopped");
+  expect_says(partial, "Rank 1 left no record; all_gather #");
 }
 
 }  // namespace
