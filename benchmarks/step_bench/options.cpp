@@ -65,6 +65,12 @@ std::optional<Options> parse_options(int argc, char** argv) {
   app.add_flag_callback(
       "--no-reshard", [&] { options.reshard = false; },
       "keep full parameters between forward and backward");
+  app.add_option("--replicas", options.replicas,
+                 "copies of the sharded model (HSDP)")
+      ->check(positive);
+  app.add_flag("--offload", options.offload,
+               "shards and optimizer in host memory");
+  app.add_flag("--float8", options.float8, "gather weights as float8");
   app.add_flag_callback(
       "--plain", [&] { options.strategy = Strategy::plain; },
       "one process, no sharding: what the compute alone takes");

@@ -24,6 +24,9 @@ struct Options {
   Strategy strategy = Strategy::sharded;
   Precision precision = Precision::mixed_bfloat16;
   bool reshard = true;
+  int64_t replicas = 1;  // HSDP over (replicas, ranks / replicas)
+  bool offload = false;  // shards and optimizer in pinned host memory
+  bool float8 = false;   // gathers
   double peak_tflops = 989;
 };
 

@@ -74,6 +74,14 @@ LanguageModelPtr sharded_model(const Options& options,
   if (!options.reshard) {
     how.reshard_after_forward = tessera::Reshard::never;
   }
+  if (options.replicas > 1) {
+    const int64_t parts = mesh.numel() / options.replicas;
+    how.mesh = tessera::init_device_mesh(
+        mesh.world(), {.shape = {options.replicas, parts},
+                       .axes = {"dp_replicate", "dp_shard"}});
+  }
+  if (options.offload) how.offload_policy = tessera::CPUOffloadPolicy{};
+  if (options.float8) how.gather_transform = tessera::float8_gather();
   for (auto* unit : model->units()) tessera::fully_shard(*unit, how);
   tessera::fully_shard(*model, how);
   draw_weights(*model);
