@@ -3,10 +3,12 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <memory>
 
 #include "tessera/base/error.h"
 #include "tessera/checkpoint/parallel.h"
 #include "tessera/checkpoint/state_source.h"
+#include "tessera/checkpoint/tensor_load.h"
 
 namespace tessera::checkpoint {
 
@@ -70,9 +72,20 @@ class Load {
   }
 
   void read() {
+    std::vector<std::unique_ptr<TensorLoad>> loads(jobs_.size());
     parallel_for(jobs_.size(), options_.num_threads, [&](size_t i) {
+      loads[i] =
+          std::make_unique<TensorLoad>(reader_, jobs_[i].key, *jobs_[i].tensor);
+    });
+    std::vector<std::pair<TensorLoad*, size_t>> parts;
+    for (const auto& load : loads) {
+      for (size_t part = 0; part < load->num_parts(); ++part) {
+        parts.emplace_back(load.get(), part);
+      }
+    }
+    parallel_for(parts.size(), options_.num_threads, [&](size_t i) {
       const at::NoGradGuard no_grad;
-      read_tensor(reader_, jobs_[i].key, *jobs_[i].tensor);
+      parts[i].first->read(parts[i].second);
     });
     for (const ReadJob& job : jobs_) {
       job.tensor->local.unsafeGetTensorImpl()->bump_version();

@@ -41,11 +41,6 @@ at::Tensor host_bytes_of(const StateTensor& tensor) {
       .contiguous();
 }
 
-bool is_plain_memory(const at::Tensor& tensor) {
-  return tensor.is_cpu() && tensor.is_contiguous() && !tensor.is_conj() &&
-         !tensor.is_neg();
-}
-
 // Where box `index` of a tensor's part begins, in elements.
 int64_t begin_of(const StateTensor& tensor, size_t index) {
   int64_t begin = 0;
@@ -140,35 +135,6 @@ void StateSource::snapshot(const std::vector<WriteItem>& items,
   }
   if (device) device->synchronize();
   tensors_ = std::move(copies);
-}
-
-void read_tensor(const CheckpointReader& reader, const std::string& key,
-                 const StateTensor& tensor) {
-  const Dtype stored = reader.metadata().tensors.at(key).dtype;
-  const c10::ScalarType type = scalar_type_of(stored);
-  const bool direct =
-      is_plain_memory(tensor.local) && tensor.local.scalar_type() == type;
-  const auto width = static_cast<size_t>(row_of(stored).num_bytes);
-  for (size_t i = 0; i < tensor.boxes.size(); ++i) {
-    const Box& box = tensor.boxes[i];
-    const size_t num_bytes = static_cast<size_t>(box.numel()) * width;
-    if (direct) {
-      auto* begin = static_cast<std::byte*>(tensor.local.data_ptr()) +
-                    static_cast<size_t>(begin_of(tensor, i)) * width;
-      reader.read_box(key, box, {begin, num_bytes});
-      continue;
-    }
-    const at::Tensor read = at::empty(box.lengths, type);
-    reader.read_box(key, box,
-                    {static_cast<std::byte*>(read.data_ptr()), num_bytes});
-    if (tensor.boxes.size() == 1) {
-      tensor.local.copy_(read.view(tensor.local.sizes()));
-    } else {
-      tensor.local.view(-1)
-          .narrow(0, begin_of(tensor, i), box.numel())
-          .copy_(read.view(-1));
-    }
-  }
 }
 
 }  // namespace tessera::checkpoint

@@ -1,11 +1,9 @@
-// A State as the files see it: what it offers, its bytes, and where loaded
-// bytes go.
+// A State as the files see it: what it offers, and its bytes.
 #pragma once
 
 #include <map>
 #include <string>
 
-#include "tessera/checkpoint/reader.h"
 #include "tessera/checkpoint/save_plan.h"
 #include "tessera/checkpoint/writer.h"
 #include "tessera/comm/world.h"
@@ -39,10 +37,5 @@ class StateSource {
   std::map<std::string, StateTensor> tensors_;
   std::map<std::string, std::string> value_items_;  // complete items
 };
-
-/// Fills `tensor` from the checkpoint: straight into its memory if it is in
-/// host memory, contiguous and of the stored dtype.
-void read_tensor(const CheckpointReader& reader, const std::string& key,
-                 const StateTensor& tensor);
 
 }  // namespace tessera::checkpoint

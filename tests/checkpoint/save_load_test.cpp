@@ -1,6 +1,8 @@
 // Models and optimizers through checkpoints, at any number of ranks.
 #include <gtest/gtest.h>
 
+#include <fstream>
+
 #include "tessera/checkpoint/reader.h"
 #include "tests/checkpoint/block.h"
 #include "tests/support/temporary_folder.h"
@@ -84,6 +86,50 @@ TEST(Checkpoint, OfAnOptimizerThatNeverSteppedSaysStepZero) {
   reader.read_box("optim.state.up.bias.step", {},
                   std::as_writable_bytes(std::span(&step, 1)));
   EXPECT_EQ(step, 0.0F);
+}
+
+// Python's get_optimizer_state_dict gives no state at all then.
+TEST(Checkpoint, OfAnOptimizerThatHasGradientsButNeverSteppedSaysStepZero) {
+  const TemporaryFolder folder;
+  Trained fresh({}, 7);
+  fresh.block->forward(torch::ones({2, 3})).sum().backward();
+  save(folder / "a", state_of(*fresh.block, *fresh.optimizer));
+  const CheckpointReader reader(folder / "a");
+  float step = 7;
+  reader.read_box("optim.state.up.bias.step", {},
+                  std::as_writable_bytes(std::span(&step, 1)));
+  EXPECT_EQ(step, 0.0F);
+  EXPECT_TRUE(
+      reader.metadata().tensors.contains("optim.state.up.weight.exp_avg"));
+}
+
+// What of this process was in memory at most since the last call.
+int64_t take_peak_memory() {
+  std::ifstream status("/proc/self/status");
+  int64_t kib = 0;
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("VmHWM:")) kib = std::stoll(line.substr(6));
+  }
+  std::ofstream("/proc/self/clear_refs") << 5;
+  return kib << 10;
+}
+
+TEST(Checkpoint, TakesLessThan256MiBBesideTheStateToLoadWhateverItsSize) {
+  constexpr int64_t kMiB = 1 << 20;
+  const TemporaryFolder folder;
+  State same;
+  same.add("w", torch::full({80, kMiB}, 0.75F));  // 320 MiB
+  save(folder / "a", same);
+  State other;
+  const torch::Tensor half = torch::zeros({80, kMiB}, torch::kBFloat16);
+  other.add("w", half);
+  for (const State& state : {same, other}) {
+    (void)take_peak_memory();
+    const int64_t before = take_peak_memory();
+    load(folder / "a", state);
+    EXPECT_LE(take_peak_memory() - before, 256 * kMiB);
+  }
+  EXPECT_TRUE(half.eq(0.75).all().item<bool>());
 }
 
 TEST(Checkpoint, WithOtherKeysSaysWhichAreMissingAndWhichUnexpected) {
