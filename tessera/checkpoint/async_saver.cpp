@@ -2,6 +2,7 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include <atomic>
 #include <chrono>
 #include <exception>
 #include <optional>
@@ -31,7 +32,9 @@ struct AsyncSaver::Job {
   std::optional<FolderSave> folder;
   std::exception_ptr write_failure;   // of this rank's part
   std::exception_ptr commit_failure;  // on rank 0
-  std::jthread thread;                // last: it uses all of the above
+  std::atomic<bool> written = false;  // this rank's part, or it failed
+  std::atomic<bool> failed = false;
+  std::jthread thread;  // last: it uses all of the above
 
   void run(const std::stop_token& stop) {
     const at::NoGradGuard no_grad;
@@ -39,8 +42,15 @@ struct AsyncSaver::Job {
       folder->write_apart(source->source());
     } catch (...) {
       write_failure = std::current_exception();
+      failed = true;
     }
-    if (peers.rank != 0) return;
+    written = true;
+    written.notify_all();
+    // Without its own part, rank 0 has nothing to wait for.
+    if (peers.rank == 0 && !write_failure) commit(stop);
+  }
+
+  void commit(const std::stop_token& stop) {
     const auto deadline = Clock::now() + timeout;
     try {
       folder->commit_apart(peers.size, [&] {
@@ -48,6 +58,7 @@ struct AsyncSaver::Job {
       });
     } catch (...) {
       commit_failure = std::current_exception();
+      failed = true;
     }
   }
 };
@@ -88,15 +99,20 @@ void AsyncSaver::save(const std::string& path, const State& state) {
       [job = job_.get()](const std::stop_token& stop) { job->run(stop); });
 }
 
+bool AsyncSaver::failed() const { return job_ != nullptr && job_->failed; }
+
+// Rank 0 may wait for a note that a rank without room on its disk could not
+// leave: when some part has failed, the job goes, and its thread with it.
 void AsyncSaver::wait() {
   if (job_ == nullptr) return;
-  job_->thread.join();
   const std::unique_ptr<Job> job = std::move(job_);
+  job->written.wait(false);
   const std::string what = str("checkpoint::AsyncSaver to '", job->path, "'");
   (void)all_or_none(job->peers, what, [&] {
     rethrow(job->write_failure);
     return std::string();
   });
+  job->thread.join();
   (void)all_or_none(job->peers, what, [&] {
     rethrow(job->commit_failure);
     return std::string();

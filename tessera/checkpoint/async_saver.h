@@ -42,6 +42,10 @@ class AsyncSaver {
   /// Errors: the same on every rank, naming rank, path and reason.
   void wait();
 
+  /// Not collective, without waiting: whether this rank knows that the save
+  /// under way has failed. Some rank does soon; `wait` then says why, on all.
+  [[nodiscard]] bool failed() const;
+
  private:
   struct Job;
 

@@ -148,18 +148,24 @@ std::string note_name(int rank) { return str("note-", rank); }
 
 void FolderSave::write_apart(const WriteSource& source) {
   committed_ = rank_ != 0;  // from now on the folder is rank 0's affair
-  std::string note;
-  std::exception_ptr failure;
+  const auto leave_note = [&](const std::string& note) {
+    const std::string path = join_path(folder_, note_name(rank_));
+    write_all(*options_.storage, path + ".part", note);
+    options_.storage->rename_folder(path + ".part", path);
+  };
+  std::string written;
   try {
-    note = "=" + write(source);
+    written = write(source);
   } catch (const std::exception& error) {
-    note = str("!", error.what());
-    failure = std::current_exception();
+    // On a full disk the note needs the room of what was written.
+    remove_quietly(join_path(folder_, data_file_name(rank_)));
+    try {
+      leave_note(str("!", error.what()));
+    } catch (const CheckpointError&) {  // the first error tells more
+    }
+    throw;
   }
-  const std::string path = join_path(folder_, note_name(rank_));
-  write_all(*options_.storage, path + ".part", note);
-  options_.storage->rename_folder(path + ".part", path);
-  if (failure) std::rethrow_exception(failure);
+  leave_note("=" + written);
 }
 
 void FolderSave::commit_apart(int num_ranks,

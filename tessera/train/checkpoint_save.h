@@ -20,6 +20,7 @@
 #include "tessera/state/state.h"
 #include "tessera/train/train_config.h"
 #include "tessera/train/train_state.h"
+#include "tessera/train/train_step.h"
 
 namespace tessera::train {
 
@@ -47,6 +48,12 @@ class CheckpointSaver {
 
   /// Waits for the last save. A collective. Errors: as `save`.
   void finish();
+
+  /// Whether this rank knows that the save under way has failed. All ranks then
+  /// call `finish`, which says why. Not collective.
+  [[nodiscard]] SaveHealth health() const {
+    return async_.failed() ? SaveHealth::failed : SaveHealth::fine;
+  }
 
   /// The path of the last save; empty before it.
   [[nodiscard]] const std::string& last() const { return last_; }

@@ -131,12 +131,15 @@ class Training {
     schedule_.apply(counters().step);
     const StepResult result =
         train_step(*model_, *optimizer_, next_batches(), mesh_,
-                   {.max_norm = config_.train.max_norm, .wish = wish()});
+                   {.max_norm = config_.train.max_norm,
+                    .wish = wish(),
+                    .save = saver_.health()});
     ++counters().step;
     counters().samples = sampler_.samples_taken();
     counters().tokens += result.tokens;
     if (!result.updated) ++counters().num_skipped;
     report(result, std::chrono::duration<double>(Clock::now() - start).count());
+    if (result.save == SaveHealth::failed) saver_.finish();  // raises
     if (!result.updated && config_.train.on_nonfinite == OnNonFinite::stop) {
       return Ending::nonfinite;
     }

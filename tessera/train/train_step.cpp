@@ -55,19 +55,24 @@ StepResult train_step(LanguageModel& model, torch::optim::Optimizer& optimizer,
   const auto scale = static_cast<double>(mesh.numel()) / tokens.clamp_min(1.0);
   const auto loss = run_backwards(model, micro_batches, scale, mesh.device());
   const auto norm = clip(model, options.max_norm);
-  const auto wish =
-      torch::full({}, options.wish == Wish::stop ? 1.0 : 0.0, loss.options());
-  const auto sums = sum_over_ranks(torch::stack({loss, wish}), mesh);
+  const auto flag = [&](bool set) {
+    return torch::full({}, set ? 1.0 : 0.0, loss.options());
+  };
+  const auto sums =
+      sum_over_ranks(torch::stack({loss, flag(options.wish == Wish::stop),
+                                   flag(options.save == SaveHealth::failed)}),
+                     mesh);
 
   // The one wait of a step for the device.
   const auto seen =
       torch::cat({sums, tokens.view(1), norm.to(torch::kDouble).view(1)}).cpu();
   const double* value = seen.const_data_ptr<double>();
   StepResult result;
-  result.tokens = std::llround(value[2]);
-  result.loss = value[0] / std::max(1.0, value[2]);
-  result.grad_norm = value[3];
+  result.tokens = std::llround(value[3]);
+  result.loss = value[0] / std::max(1.0, value[3]);
+  result.grad_norm = value[4];
   result.wish = value[1] > 0 ? Wish::stop : Wish::go_on;
+  result.save = value[2] > 0 ? SaveHealth::failed : SaveHealth::fine;
   result.updated =
       std::isfinite(result.loss) && std::isfinite(result.grad_norm);
   if (result.updated) optimizer.step();

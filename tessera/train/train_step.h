@@ -28,9 +28,13 @@ struct Batch {
 
 enum class Wish { go_on, stop };
 
+/// Of a checkpoint that is being written meanwhile.
+enum class SaveHealth { fine, failed };
+
 struct StepOptions {
-  double max_norm = 1.0;    // 0: gradients are not clipped
-  Wish wish = Wish::go_on;  // of this rank: see StepResult::wish
+  double max_norm = 1.0;               // 0: gradients are not clipped
+  Wish wish = Wish::go_on;             // of this rank: see StepResult::wish
+  SaveHealth save = SaveHealth::fine;  // likewise
 };
 
 /// The same on every rank.
@@ -39,7 +43,8 @@ struct StepResult {
   double grad_norm = 0;  // before clipping
   int64_t tokens = 0;    // that had a target
   bool updated = true;   // false: loss or norm was not finite; nothing changed
-  Wish wish = Wish::go_on;  // stop: some rank wished to
+  Wish wish = Wish::go_on;             // stop: some rank wished to
+  SaveHealth save = SaveHealth::fine;  // failed: on some rank
 };
 
 /// Forward, backward, clip, update. A collective: every rank brings as many

@@ -77,6 +77,29 @@ TEST_F(Program, TwoDeterministicRunsAreEqualInEveryBit) {
   EXPECT_EQ(weights, read(path("second/model.safetensors")));
 }
 
+// The second run of a block draws the numbers of the first.
+TEST_F(Program, RecomputeWithDropoutGivesTheSameRunInEveryBit) {
+  for (const char* recompute : {"none", "selective", "block"}) {
+    const Ended ended =
+        run(on_ranks(2, train_words({"--model.dropout=0.3", "--model.layers=2",
+                                     str("--model.recompute=", recompute),
+                                     "--train.deterministic", "--train.steps=6",
+                                     "--output.folder=" + path(recompute)})));
+    ASSERT_EQ(ended.code, 0) << ended.error;
+    EXPECT_EQ(losses(recompute), losses("none")) << recompute;
+    EXPECT_EQ(read(path(recompute) + "/model.safetensors"),
+              read(path("none/model.safetensors")))
+        << recompute;
+  }
+  ASSERT_EQ(losses("none").size(), 6u);
+  const Ended without =
+      run(on_ranks(2, train_words({"--model.layers=2", "--train.deterministic",
+                                   "--train.steps=6",
+                                   "--output.folder=" + path("without")})));
+  ASSERT_EQ(without.code, 0) << without.error;
+  EXPECT_NE(losses("without"), losses("none")) << "dropout does something";
+}
+
 struct BadDay {
   Words words;
   int code;

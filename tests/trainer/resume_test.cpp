@@ -15,38 +15,10 @@
 namespace tessera::train {
 namespace {
 
-namespace fs = std::filesystem;
-using Names = std::vector<std::string>;
-
 class Resume : public Program {
  protected:
   [[nodiscard]] std::string to(const std::string& run) const {
     return "--output.folder=" + path(run);
-  }
-
-  /// What stands in a folder, hidden names too.
-  [[nodiscard]] Names names_in(const std::string& folder) const {
-    Names names;
-    for (const auto& entry : fs::directory_iterator(path(folder))) {
-      names.push_back(entry.path().filename().string());
-    }
-    std::ranges::sort(names);
-    return names;
-  }
-
-  [[nodiscard]] std::vector<double> steps_of(const std::string& run) const {
-    std::vector<double> steps;
-    for (const MetricsRow& row : read_metrics(path(run) + "/metrics.jsonl")) {
-      if (row.contains("loss")) steps.push_back(row.at("step"));
-    }
-    return steps;
-  }
-
-  /// 1, 2, ..., last
-  static std::vector<double> steps_to(double last) {
-    std::vector<double> steps;
-    for (double step = 1; step <= last; ++step) steps.push_back(step);
-    return steps;
   }
 
   [[nodiscard]] std::string value_in(const std::string& checkpoint,

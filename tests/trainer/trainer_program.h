@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -19,6 +20,7 @@ namespace tessera::train {
 
 using launch::RunningProgram;
 using Words = std::vector<std::string>;
+using Names = std::vector<std::string>;
 
 inline std::string read(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
@@ -117,6 +119,32 @@ print_every = 4
       if (row.contains(name)) values.push_back(row.at(name));
     }
     return values;
+  }
+
+  /// What stands in a folder, hidden names too.
+  [[nodiscard]] Names names_in(const std::string& folder) const {
+    Names names;
+    for (const auto& entry :
+         std::filesystem::directory_iterator(path(folder))) {
+      names.push_back(entry.path().filename().string());
+    }
+    std::ranges::sort(names);
+    return names;
+  }
+
+  [[nodiscard]] std::vector<double> steps_of(const std::string& run) const {
+    std::vector<double> steps;
+    for (const MetricsRow& row : read_metrics(path(run) + "/metrics.jsonl")) {
+      if (row.contains("loss")) steps.push_back(row.at("step"));
+    }
+    return steps;
+  }
+
+  /// 1, 2, ..., last
+  static std::vector<double> steps_to(double last) {
+    std::vector<double> steps;
+    for (double step = 1; step <= last; ++step) steps.push_back(step);
+    return steps;
   }
 
   static int next() {
