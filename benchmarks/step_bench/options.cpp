@@ -1,6 +1,7 @@
 #include "benchmarks/step_bench/options.h"
 
 #include <CLI/CLI.hpp>
+#include <cstdio>
 #include <map>
 #include <string>
 #include <vector>
@@ -72,6 +73,9 @@ std::optional<Options> parse_options(int argc, char** argv) {
                "shards and optimizer in host memory");
   app.add_flag("--float8", options.float8, "gather weights as float8");
   app.add_flag_callback(
+      "--graph", [&] { options.issue = Issue::graph; },
+      "the whole step as one CUDA graph; wants --warmup 4 or more");
+  app.add_flag_callback(
       "--plain", [&] { options.strategy = Strategy::plain; },
       "one process, no sharding: what the compute alone takes");
   try {
@@ -83,6 +87,11 @@ std::optional<Options> parse_options(int argc, char** argv) {
     return std::nullopt;
   }
   apply_preset(options, seq);
+  if (options.issue == Issue::graph && options.warmup <= kGraphWarmup) {
+    std::fprintf(stderr, "step_bench: --graph wants --warmup %d or more\n",
+                 kGraphWarmup + 1);
+    return std::nullopt;
+  }
   return options;
 }
 

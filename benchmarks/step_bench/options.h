@@ -12,6 +12,10 @@ namespace step_bench {
 using tessera::train::ModelConfig;
 
 enum class Strategy { sharded, plain };
+enum class Issue { eager, graph };
+/// Steps without the graph before the one that captures it.
+inline constexpr int kGraphWarmup = 3;
+
 enum class Precision { mixed_bfloat16, float32 };
 
 struct Options {
@@ -27,6 +31,7 @@ struct Options {
   int64_t replicas = 1;  // HSDP over (replicas, ranks / replicas)
   bool offload = false;  // shards and optimizer in pinned host memory
   bool float8 = false;   // gathers
+  Issue issue = Issue::eager;
   double peak_tflops = 989;
 };
 

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <vector>
 
@@ -106,11 +107,19 @@ class Bench {
     data_ = torch::randint(0, options.model.vocab,
                            {kNumBatches, options.batch, options.model.seq + 1},
                            random, torch::kLong);
+    if (options.issue == Issue::graph) {
+      graphed_ = std::make_unique<tessera::GraphedStep>(
+          *model_, optimizer_, mesh_,
+          [this](const auto& batches) {
+            return tessera::TensorVector{train_step(batches)};
+          },
+          tessera::GraphedStepOptions{.warmup = kGraphWarmup});
+    }
   }
 
   void run() {
     for (int64_t step = 0; step < options_.warmup + options_.steps; ++step) {
-      if (step == options_.warmup) {
+      if (step == first_of_peak()) {
         reset_peak();
       }
       measure(step);
@@ -123,7 +132,8 @@ class Bench {
   void measure(int64_t step) {
     synchronize(device_);
     const auto start = Clock::now();
-    auto loss = train_step(step);
+    auto loss = graphed_ ? (*graphed_)(batches_of(step))[0]
+                         : train_step(batches_of(step));
     const auto issued = Clock::now();
     synchronize(device_);
     if (step >= options_.warmup) {
@@ -133,16 +143,30 @@ class Bench {
     losses_.push_back(loss);
   }
 
-  /// Returns the loss of the last micro-batch.
-  torch::Tensor train_step(int64_t step) {
-    torch::Tensor loss;
+  /// A graph's memory is taken when it is captured, not when it is replayed.
+  [[nodiscard]] int64_t first_of_peak() const {
+    return graphed_ ? kGraphWarmup : options_.warmup;
+  }
+
+  /// One for each backward, on the host.
+  [[nodiscard]] tessera::TensorVector batches_of(int64_t step) const {
+    tessera::TensorVector batches;
     for (int64_t micro = 0; micro < options_.accum; ++micro) {
-      if (options_.accum > 1 && options_.strategy == Strategy::sharded) {
-        const bool last = micro == options_.accum - 1;
+      batches.push_back(data_[(step * options_.accum + micro) % kNumBatches]);
+    }
+    return batches;
+  }
+
+  /// Returns the loss of the last micro-batch.
+  torch::Tensor train_step(const tessera::TensorVector& batches) {
+    torch::Tensor loss;
+    for (size_t micro = 0; micro < batches.size(); ++micro) {
+      if (batches.size() > 1 && options_.strategy == Strategy::sharded) {
+        const bool last = micro + 1 == batches.size();
         tessera::set_requires_gradient_sync(
             *model_, last ? tessera::Sync::on : tessera::Sync::off);
       }
-      loss = forward(data_[(step * options_.accum + micro) % kNumBatches]);
+      loss = forward(batches[micro]);
       loss.backward();
     }
     tessera::clip_grad_norm_(model_->parameters(), 1.0);
@@ -171,6 +195,7 @@ class Bench {
   LanguageModelPtr model_;
   tessera::AdamW optimizer_;
   torch::Tensor data_;
+  std::unique_ptr<tessera::GraphedStep> graphed_;
   std::vector<double> times_, issue_times_;
   std::vector<torch::Tensor> losses_;
 };
@@ -193,6 +218,7 @@ nlohmann::ordered_json Bench::report() const {
       {"ac", model.recompute == tessera::train::RecomputePolicy::block},
       {"offload", false},
       {"reshard", options_.reshard},
+      {"graph", graphed_ != nullptr},
       {"step_s", rounded(step, 5)},
       {"step_min_s",
        rounded(*std::min_element(times_.begin(), times_.end()), 5)},

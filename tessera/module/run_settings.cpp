@@ -8,6 +8,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/log.h"
+#include "tessera/module/captured_random.h"
 
 namespace tessera {
 
@@ -41,7 +42,8 @@ RunSettings::RunSettings(const TensorVector& inputs,
     if (random == RecomputeOptions::Random::none) continue;
     const at::Generator generator =
         at::globalContext().defaultGenerator(device);
-    random_.push_back({generator, state_of(generator)});
+    random_.push_back(
+        {generator, state_of(generator), captured_offset(generator)});
   }
 }
 
@@ -53,7 +55,8 @@ RunSettings RunSettings::now() const {
          at::autocast::get_autocast_dtype(autocast.device)});
   }
   for (const Random& random : random_) {
-    settings.random_.push_back({random.generator, state_of(random.generator)});
+    settings.random_.push_back({random.generator, state_of(random.generator),
+                                captured_offset(random.generator)});
   }
   return settings;
 }
@@ -67,6 +70,7 @@ void RunSettings::apply() const {
     at::Generator generator = random.generator;
     const std::lock_guard lock(generator.mutex());
     generator.set_state(random.state);
+    if (random.captured) set_captured_offset(generator, *random.captured);
   }
 }
 

@@ -5,6 +5,8 @@
 #include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "tessera/module/recompute.h"
@@ -25,6 +27,7 @@ class RunSettings {
   struct Random {
     at::Generator generator;
     at::Tensor state;
+    std::optional<uint64_t> captured;  // the position inside a CUDA graph
   };
   struct Autocast {
     c10::DeviceType device;

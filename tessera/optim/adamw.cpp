@@ -4,12 +4,11 @@
 #include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
-#include <limits>
 #include <string>
-#include <tuple>
 #include <utility>
 
 #include "tessera/base/error.h"
+#include "tessera/optim/adamw_checks.h"
 #include "tessera/optim/flat_runs.h"
 #include "tessera/optim/fused_update.h"
 
@@ -18,58 +17,6 @@ namespace {
 
 using torch::optim::AdamWOptions;
 using torch::optim::OptimizerParamGroup;
-
-std::string name_of(const at::Tensor& parameter) {
-  const Spread* spread = spread_of(parameter);
-  return tessera::str("parameter ", spread ? spread->name + " " : "",
-                      parameter.sizes());
-}
-
-const AdamWOptions& options_of(const OptimizerParamGroup& group) {
-  const auto* options = dynamic_cast<const AdamWOptions*>(&group.options());
-  require<InvalidArgument>(options != nullptr, [] {
-    return str(
-        "AdamW: a parameter group has the options of another optimizer; "
-        "give torch::optim::AdamWOptions.");
-  });
-  return *options;
-}
-
-void check_rate(const char* what, double value, double end) {
-  require<InvalidArgument>(value >= 0 && value < end, [&] {
-    return str("AdamW: ", what, " is ", value, "; give a number from 0 to ",
-               end, " (which is out).");
-  });
-}
-
-void validate(const AdamWOptions& options) {
-  constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  check_rate("lr", options.lr(), kInfinity);
-  check_rate("eps", options.eps(), kInfinity);
-  check_rate("weight_decay", options.weight_decay(), kInfinity);
-  check_rate("betas[0]", std::get<0>(options.betas()), 1);
-  check_rate("betas[1]", std::get<1>(options.betas()), 1);
-}
-
-void check_kind(const at::Tensor& parameter, const at::Tensor& gradient) {
-  require<Unsupported>(gradient.layout() == at::kStrided, [&] {
-    return str("AdamW: the gradient of ", name_of(parameter),
-               " is sparse; make its embedding with sparse(false).");
-  });
-  require<Unsupported>(parameter.is_floating_point(), [&] {
-    return tessera::str("AdamW: ", name_of(parameter), " is ",
-                        parameter.dtype().name(),
-                        "; only real floating-point parameters are updated.");
-  });
-}
-
-bool fits(const at::Tensor& state, const at::Tensor& parameter) {
-  return state.sizes() == parameter.sizes() &&
-         state.scalar_type() == parameter.scalar_type() &&
-         state.device() == parameter.device() &&
-         (state.strides() == parameter.strides() ||
-          !parameter.is_non_overlapping_and_dense());
-}
 
 at::Tensor zeros_for(const at::Tensor& parameter) {
   at::NoGradGuard no_grad;
@@ -104,8 +51,9 @@ void copy_into(const at::Tensor& to, const at::Tensor& from, const char* what,
         auto shape = [](const at::Tensor& t) {
           return t.defined() ? tessera::str(t.sizes()) : std::string("none");
         };
-        return str("AdamW: ", what, " of ", name_of(parameter), " must be ",
-                   shape(to), " here, but the given state has ", shape(from),
+        return str("AdamW: ", what, " of ", adamw::name_of(parameter),
+                   " must be ", shape(to), " here, but the given state has ",
+                   shape(from),
                    ". State saved by rank loads at the same number of ranks "
                    "and with the same amsgrad only.");
       });
@@ -124,8 +72,9 @@ struct AdamW::Member {
 AdamW::AdamW(const std::vector<OptimizerParamGroup>& param_groups,
              AdamWOptions defaults)
     : Optimizer(param_groups, std::make_unique<AdamWOptions>(defaults)) {
-  validate(defaults);
-  for (const auto& group : this->param_groups()) validate(options_of(group));
+  adamw::validate(defaults);
+  for (const auto& group : this->param_groups())
+    adamw::validate(adamw::options_of(group));
 }
 
 AdamW::AdamW(std::vector<at::Tensor> parameters, AdamWOptions defaults)
@@ -150,10 +99,10 @@ void AdamW::ensure_moments(Moments& moments, const at::Tensor& parameter,
   if (options.amsgrad() && !moments.max_exp_avg_sq.defined()) {
     moments.max_exp_avg_sq = zeros_for(parameter);
   }
-  require<InvalidState>(fits(moments.exp_avg, parameter), [&] {
+  require<InvalidState>(adamw::fits(moments.exp_avg, parameter), [&] {
     return tessera::str(
-        "AdamW: ", name_of(parameter), " is ", parameter.dtype().name(), " on ",
-        parameter.device(), ", strides ", parameter.strides(),
+        "AdamW: ", adamw::name_of(parameter), " is ", parameter.dtype().name(),
+        " on ", parameter.device(), ", strides ", parameter.strides(),
         ", but its state is ", moments.exp_avg.sizes(), " ",
         moments.exp_avg.dtype().name(), " on ", moments.exp_avg.device(),
         ", strides ", moments.exp_avg.strides(),
@@ -182,11 +131,11 @@ AdamW::Slot& AdamW::slot_of(const at::Tensor& parameter,
 }
 
 std::vector<AdamW::Member> AdamW::members_of(const OptimizerParamGroup& group) {
-  const AdamWOptions& options = options_of(group);
+  const AdamWOptions& options = adamw::options_of(group);
   std::vector<Member> members;
   for (const at::Tensor& parameter : group.params()) {
     if (!parameter.grad().defined()) continue;
-    check_kind(parameter, parameter.grad());
+    adamw::check_kind(parameter, parameter.grad());
     Slot& slot = slot_of(parameter, options);
     // A tied parameter stands in parameters() once for each owner, and is
     // stepped once.
@@ -203,6 +152,11 @@ at::Tensor AdamW::step(LossClosure closure) {
     at::AutoGradMode gradients_on(true);
     loss = closure();
   }
+  step_unless({});
+  return loss;
+}
+
+void AdamW::step_unless(const at::Tensor& skip) {
   at::NoGradGuard no_grad;
   ++round_;
   std::vector<std::vector<Member>> members;
@@ -214,15 +168,19 @@ at::Tensor AdamW::step(LossClosure closure) {
     }
   }
   assigner_.forget();
-  advance(steppers);
-  for (size_t i = 0; i < members.size(); ++i) {
-    update(members[i], options_of(param_groups_[i]));
-  }
-  return loss;
+  if (tessera::advance(steppers, skip)) ++state_version_;
+  for (size_t i = 0; i < members.size(); ++i) update(members[i], i, skip);
 }
 
-void AdamW::update(const std::vector<Member>& members,
-                   const AdamWOptions& options) {
+void AdamW::write_rates() {
+  for (size_t i = 0; i < param_groups_.size(); ++i) {
+    rates_.set(i, adamw::options_of(param_groups_[i]).lr());
+  }
+}
+
+void AdamW::update(const std::vector<Member>& members, size_t group,
+                   const at::Tensor& skip) {
+  const AdamWOptions& options = adamw::options_of(param_groups_[group]);
   FlatRuns runs;
   FusedUpdate fused;
   std::vector<StepHandle> counts;  // a run's kind is an index into it
@@ -246,7 +204,10 @@ void AdamW::update(const std::vector<Member>& members,
                run.of(flat.exp_avg), run.of(flat.exp_avg_sq),
                max.defined() ? run.of(max) : max, counts[run.kind]->value});
   }
-  fused.run(options);
+  const auto rate_on = [&](c10::Device device) {
+    return rates_.of(group, device, options.lr());
+  };
+  fused.run(options, rate_on, skip);
   // A shard's counter is also its master's and its neighbours': gathered
   // copies of the unit are stale now, on ranks with empty shards too.
   for (const Member& member : members) bump_version(member.parameter);
@@ -269,21 +230,22 @@ void AdamW::set_state_of(const at::Tensor& parameter,
   };
   auto group = std::find_if(param_groups_.begin(), param_groups_.end(), holds);
   require<InvalidArgument>(group != param_groups_.end(), [&] {
-    return tessera::str("AdamW: ", name_of(parameter),
+    return tessera::str("AdamW: ", adamw::name_of(parameter),
                         " is not in this optimizer. Give the tensor that "
                         "module->parameters() returns.");
   });
   require<InvalidArgument>(state.step.defined(), [&] {
-    return tessera::str("AdamW: the state given for ", name_of(parameter),
-                        " has no step.");
+    return tessera::str("AdamW: the state given for ",
+                        adamw::name_of(parameter), " has no step.");
   });
   at::NoGradGuard no_grad;
-  Slot& slot = slot_of(parameter, options_of(*group));
+  Slot& slot = slot_of(parameter, adamw::options_of(*group));
   copy_into(slot.moments.exp_avg, state.exp_avg, "exp_avg", parameter);
   copy_into(slot.moments.exp_avg_sq, state.exp_avg_sq, "exp_avg_sq", parameter);
   copy_into(slot.moments.max_exp_avg_sq, state.max_exp_avg_sq, "max_exp_avg_sq",
             parameter);
   assigner_.assign(slot.steps, state.step.item<double>(), parameter.device());
+  ++state_version_;
 }
 
 }  // namespace tessera

@@ -27,6 +27,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "tessera/optim/device_rates.h"
 #include "tessera/optim/step_count.h"
 #include "tessera/tensor/spread.h"
 
@@ -61,6 +62,17 @@ class AdamW : public torch::optim::Optimizer {
   ///          device changed since its first step. No parameter is changed
   ///          then.
   at::Tensor step(LossClosure closure = nullptr) override;
+
+  /// As `step`, but where `skip`, a 0-dim tensor, is 1 instead of 0, parameters
+  /// and state stay as they are. Nothing waits: the device decides.
+  void step_unless(const at::Tensor& skip);
+
+  // For steps captured in a CUDA graph (tessera/graph).
+  /// Writes the groups' learning rates to where the kernels read them.
+  void write_rates();
+  /// Moves when steps use other tensors of state than before: after a first
+  /// gradient, a load, or when parameters part.
+  [[nodiscard]] uint64_t state_version() const { return state_version_; }
 
   /// The moments share memory with this optimizer, for reading and writing; the
   /// step is a copy.
@@ -105,13 +117,15 @@ class AdamW : public torch::optim::Optimizer {
   [[nodiscard]] Moments& flat_moments(
       const std::shared_ptr<FlatMaster>& master,
       const torch::optim::AdamWOptions& options);
-  void update(const std::vector<Member>& members,
-              const torch::optim::AdamWOptions& options);
+  void update(const std::vector<Member>& members, size_t group,
+              const at::Tensor& skip);
 
   std::unordered_map<const c10::TensorImpl*, Slot> slots_;
   std::unordered_map<const FlatMaster*, FlatMoments> flat_;
   StepAssigner assigner_;
+  DeviceRates rates_;
   uint64_t round_ = 0;
+  uint64_t state_version_ = 0;
 };
 
 }  // namespace tessera

@@ -4,6 +4,7 @@
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/empty_like.h>
 
+#include <optional>
 #include <tuple>
 #include <utility>
 
@@ -50,14 +51,37 @@ void FusedUpdate::add(UpdateRange range) {
   }
 }
 
-void FusedUpdate::run(const torch::optim::AdamWOptions& options) {
-  at::NoGradGuard no_grad;
+// On CUDA the rate is read on the device, in a captured step and in any other:
+// both round it to fp32 alike.
+void FusedUpdate::update(Lists& lists,
+                         const torch::optim::AdamWOptions& options,
+                         const RateOn& rate_on,
+                         const std::optional<at::Tensor>& skip) {
   const auto [beta1, beta2] = options.betas();
-  for (Lists& lists : lists_) {
+  const auto run = [&, b1 = beta1, b2 = beta2](const auto& rate) {
     at::_fused_adamw_(lists.parameters, lists.gradients, lists.exp_avgs,
                       lists.exp_avg_sqs, lists.max_exp_avg_sqs, lists.steps,
-                      options.lr(), beta1, beta2, options.weight_decay(),
-                      options.eps(), options.amsgrad(), /*maximize=*/false);
+                      rate, b1, b2, options.weight_decay(), options.eps(),
+                      options.amsgrad(), /*maximize=*/false,
+                      /*grad_scale=*/std::nullopt, skip);
+  };
+  const c10::Device device = lists.parameters.front().device();
+  if (device.is_cuda()) {
+    run(rate_on(device));
+  } else {
+    run(options.lr());
+  }
+}
+
+void FusedUpdate::run(const torch::optim::AdamWOptions& options,
+                      const RateOn& rate_on, const at::Tensor& skip) {
+  at::NoGradGuard no_grad;
+  for (Lists& lists : lists_) {
+    std::optional<at::Tensor> skip_there;
+    if (skip.defined()) {
+      skip_there = skip.to(lists.parameters.front().device(), at::kFloat);
+    }
+    update(lists, options, rate_on, skip_there);
   }
   for (WriteBack& back : write_backs_) back.parameter.copy_(back.updated);
 }

@@ -10,6 +10,8 @@
 #include <ATen/core/Tensor.h>
 #include <torch/optim/adamw.h>
 
+#include <functional>
+#include <optional>
 #include <vector>
 
 namespace tessera {
@@ -30,8 +32,14 @@ class FusedUpdate {
   /// A range without elements adds nothing.
   void add(UpdateRange range);
 
-  /// Updates all ranges.
-  void run(const torch::optim::AdamWOptions& options);
+  /// The learning rate as a 0-dim fp32 tensor on a device.
+  using RateOn = std::function<at::Tensor(c10::Device)>;
+
+  /// Updates all ranges. On CUDA the kernels read the rate from `rate_on`; on
+  /// CPU it is that of `options`. Where `skip` is defined and not zero, they
+  /// leave everything as it is.
+  void run(const torch::optim::AdamWOptions& options, const RateOn& rate_on,
+           const at::Tensor& skip = {});
 
  private:
   struct Lists {
@@ -43,6 +51,9 @@ class FusedUpdate {
     std::vector<at::Tensor> steps;
   };
   [[nodiscard]] Lists& lists_for(const at::Tensor& parameter);
+  static void update(Lists& lists, const torch::optim::AdamWOptions& options,
+                     const RateOn& rate_on,
+                     const std::optional<at::Tensor>& skip);
 
   std::vector<Lists> lists_;  // one for each device and dtype
   struct WriteBack {

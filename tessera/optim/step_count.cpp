@@ -36,27 +36,37 @@ at::Tensor new_count(at::Device device) {
   return at::zeros({}, at::device(device).dtype(at::kFloat));
 }
 
-// All of a count's holders step: it stays theirs. Otherwise they leave it.
-void settle(Cohort& cohort) {
+// All of a count's holders step: it stays theirs. Otherwise they leave it, and
+// this returns true.
+bool settle(Cohort& cohort) {
   const size_t num = cohort.handles.size();
-  if (cohort.count && cohort.count->num_holders == num) return;
+  if (cohort.count && cohort.count->num_holders == num) return false;
   at::Tensor value =
       cohort.count ? cohort.count->value.clone() : new_count(cohort.device);
   if (cohort.count) cohort.count->num_holders -= num;
   cohort.count = std::make_shared<StepCount>(StepCount{std::move(value), num});
   for (StepHandle* handle : cohort.handles) *handle = cohort.count;
+  return true;
 }
 
 }  // namespace
 
-void advance(const std::vector<Stepper>& steppers) {
+bool advance(const std::vector<Stepper>& steppers, const at::Tensor& skip) {
   at::NoGradGuard no_grad;
+  bool moved = false;
   std::unordered_map<at::Device, std::vector<at::Tensor>> values;
   for (Cohort& cohort : by_count(steppers)) {
-    settle(cohort);
+    if (settle(cohort)) moved = true;
     values[cohort.device].push_back(cohort.count->value);
   }
-  for (auto& [device, list] : values) at::_foreach_add_(list, 1.0);
+  for (auto& [device, list] : values) {
+    if (skip.defined()) {
+      at::_foreach_add_(list, 1 - skip.to(device, at::kFloat));
+    } else {
+      at::_foreach_add_(list, 1.0);
+    }
+  }
+  return moved;
 }
 
 void StepAssigner::assign(StepHandle& handle, double num_steps,

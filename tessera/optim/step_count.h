@@ -30,8 +30,9 @@ struct Stepper {
 };
 
 /// Adds one to the counts of `steppers`, which are distinct, and of nobody
-/// else.
-void advance(const std::vector<Stepper>& steppers);
+/// else; or nothing where the 0-dim tensor `skip` is 1 instead of 0. Returns
+/// whether some stepper's count is another tensor than before.
+bool advance(const std::vector<Stepper>& steppers, const at::Tensor& skip = {});
 
 /// Gives parameters counts that were saved: those that are given the same
 /// number, one after the other, share one count again.

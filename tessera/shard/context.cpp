@@ -197,7 +197,7 @@ void ShardContext::note_gather(Unit& unit) {
 
 GradientFlags ShardContext::agree_on_gradients() {
   gathers_since_check_ = 0;
-  return tessera::agree_on_gradients(units_);
+  return memory_.agree(units_);
 }
 
 // Backward --------------------------------------------------------------------

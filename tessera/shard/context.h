@@ -23,8 +23,8 @@
 #include <vector>
 
 #include "tessera/shard/gather_ahead.h"
+#include "tessera/shard/gradient_memory.h"
 #include "tessera/shard/parameter_group.h"
-#include "tessera/shard/rank_agreement.h"
 #include "tessera/shard/unit.h"
 
 namespace tessera {
@@ -81,6 +81,7 @@ class ShardContext : public std::enable_shared_from_this<ShardContext> {
   // Off the stack, but kept for an operator that reads several units.
   std::vector<Unit*> strays_;
   GatherAhead gathers_{units_};
+  GradientMemory memory_;
   Unit* backward_unit_ = nullptr;
   bool backward_running_ = false;
   int64_t num_first_gathers_ = 0;

@@ -141,5 +141,54 @@ TEST(AdamW, RefusesAParameterWhoseStridesChangedAfterItsFirstStep) {
   EXPECT_THROW(optimizer.step(), InvalidState);
 }
 
+TEST(AdamW, StepsOnlyWhereSkipIsNotOne) {
+  Tensors full = random_tensors(at::kFloat);
+  TestShards own(full), other(full);
+  AdamW optimizer(two_groups(own.shards(), false));
+  AdamW steady(two_groups(other.shards(), false));
+  for (int step = 0; step < 6; ++step) {
+    const Tensors gradients = random_gradients(full, 0);
+    own.set_gradients(gradients);
+    optimizer.step_unless(at::scalar_tensor(step % 3 == 2, at::kDouble));
+    if (step % 3 == 2) continue;
+    other.set_gradients(gradients);
+    steady.step();
+  }
+  for (size_t i = 0; i < full.size(); ++i) {
+    EXPECT_TRUE(at::equal(local(own.shards()[i]), local(other.shards()[i])))
+        << i;
+  }
+  EXPECT_EQ(optimizer.state_of(own.shards()[0]).step.item<double>(), 4);
+}
+
+TEST(AdamW, SaysWhenItsStateIsInOtherTensors) {
+  Tensors full = random_tensors();
+  TestShards own(full);
+  AdamW optimizer(two_groups(own.shards(), false));
+  own.set_gradients(random_gradients(full, 0));
+  optimizer.step();
+  const uint64_t first = optimizer.state_version();
+  own.set_gradients(random_gradients(full, 0));
+  optimizer.step();
+  EXPECT_EQ(optimizer.state_version(), first);
+  own.set_gradients(random_gradients(full, 1));  // some come late, some part
+  optimizer.step();
+  const uint64_t second = optimizer.state_version();
+  EXPECT_GT(second, first);
+  optimizer.set_state_of(own.shards()[0], optimizer.state_of(own.shards()[0]));
+  EXPECT_GT(optimizer.state_version(), second);
+}
+
+TEST(DeviceRates, KeepOneTensorForEachGroupAndDevice) {
+  DeviceRates rates;
+  const at::Tensor first = rates.of(0, at::kCPU, 0.5);
+  const at::Tensor second = rates.of(1, at::kCPU, 0.25);
+  rates.set(0, 0.125);
+  EXPECT_EQ(first.item<float>(), 0.125f);
+  EXPECT_EQ(second.item<float>(), 0.25f);
+  EXPECT_TRUE(rates.of(0, at::kCPU, 0.75).is_same(first));
+  EXPECT_EQ(first.item<float>(), 0.75f);
+}
+
 }  // namespace
 }  // namespace tessera

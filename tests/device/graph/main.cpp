@@ -1,0 +1,326 @@
+// Steps in one CUDA graph against the same steps without: losses and weights
+// bit for bit, with LibTorch's deterministic algorithms. Prints a line for each
+// case; exits with 1 when any differs. On one rank or more:
+//
+//   tessera run -n 2 -- device_graph
+#include <ATen/Context.h>
+#include <torch/torch.h>
+
+#include <cstdio>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tessera/base/error.h"
+#include "tessera/comm/world.h"
+#include "tessera/graph/graphed_step.h"
+#include "tessera/optim/clip_grad_norm.h"
+#include "tessera/shard/full_parameters.h"
+#include "tessera/shard/fully_shard.h"
+#include "tessera/train/build_model_meta.h"
+#include "tests/trainer/small_model.h"
+
+namespace {
+
+using namespace tessera;
+using torch::Tensor;
+using train::ModelConfig;
+
+enum class How { eager, graph };
+
+struct Case {
+  std::string name;
+  int micro_batches = 1;
+  double max_norm = 1.0;  // 0: no clipping
+  double dropout = 0;
+  train::RecomputePolicy recompute = train::RecomputePolicy::none;
+  train::ModelKernels kernels = train::ModelKernels::plain;
+  bool bfloat16 = false;
+  Reshard reshard = Reshard::automatic;
+  size_t prefetch = 0;
+  int rows = 4;
+  int steps = 8;
+  int evaluate_every = 0;
+  int load_before = -1;  // step before which weights and moments are written
+  bool read_a_value = false;  // the body waits for the device
+};
+
+struct Outcome {
+  std::vector<double> losses;
+  std::vector<double> evaluations;
+  std::vector<Tensor> weights;
+  bool captured = false;
+};
+
+ModelConfig model_of(const Case& wanted) {
+  return {.vocab = 512,
+          .dim = 128,
+          .layers = 3,
+          .heads = 4,
+          .kv_heads = 2,
+          .ffn = 256,
+          .seq = 64,
+          .kernels = wanted.kernels,
+          .recompute = wanted.recompute,
+          .dropout = wanted.dropout};
+}
+
+class Training {
+ public:
+  Training(const Case& wanted, const DeviceMesh& mesh, How how)
+      : case_(wanted),
+        config_(model_of(wanted)),
+        mesh_(mesh),
+        model_(make_model()),
+        optimizer_(model_->parameters(),
+                   torch::optim::AdamWOptions(1e-3).weight_decay(0.1)) {
+    torch::manual_seed(5 + mesh.world().rank());
+    if (how == How::graph) {
+      graphed_ = std::make_unique<GraphedStep>(
+          *model_, optimizer_, mesh,
+          [this](const TensorVector& rows) { return body(rows); },
+          GraphedStepOptions{.warmup = 2,
+                             .on_failure = wanted.read_a_value
+                                               ? OnCaptureFailure::run_eagerly
+                                               : OnCaptureFailure::raise});
+    }
+  }
+
+  Outcome run() {
+    Outcome outcome;
+    for (int step = 0; step < case_.steps; ++step) {
+      if (step == case_.load_before) load();
+      for (auto& group : optimizer_.param_groups()) {
+        group.options().set_lr(1e-3 / (1 + step));
+      }
+      const TensorVector rows = batches(step);
+      const Tensor loss = graphed_ ? (*graphed_)(rows)[0] : body_there(rows);
+      outcome.losses.push_back(loss.item<double>());
+      if (case_.evaluate_every > 0 && (step + 1) % case_.evaluate_every == 0) {
+        outcome.evaluations.push_back(evaluate());
+      }
+    }
+    outcome.captured = graphed_ && graphed_->captured();
+    const FullParameters whole(*model_, Write::discard);
+    for (const Tensor& weight : model_->parameters()) {
+      outcome.weights.push_back(weight.detach().cpu().clone());
+    }
+    return outcome;
+  }
+
+ private:
+  train::LanguageModelPtr make_model() {
+    auto model = train::build_model_meta(config_);
+    FullyShardOptions how{.mesh = mesh_,
+                          .reshard_after_forward = case_.reshard,
+                          .prefetch = case_.prefetch};
+    if (case_.bfloat16) {
+      how.mp_policy = {.param_dtype = torch::kBFloat16,
+                       .reduce_dtype = torch::kFloat32};
+    }
+    for (auto* unit : model->units()) fully_shard(*unit, how);
+    fully_shard(*model, how);
+    train::draw_weights(*model,
+                        {.seed = 7, .std = 0.05, .layers = config_.layers});
+    return model;
+  }
+
+  [[nodiscard]] TensorVector batches(int step) const {
+    TensorVector rows;
+    for (int micro = 0; micro < case_.micro_batches; ++micro) {
+      const uint64_t seed =
+          1000 * mesh_.world().rank() + step * case_.micro_batches + micro;
+      const auto batch = train::test::random_batch(config_, case_.rows, seed);
+      rows.push_back(
+          torch::cat({batch.input, batch.target.narrow(1, -1, 1)}, 1));
+    }
+    return rows;
+  }
+
+  Tensor body_there(const TensorVector& rows) {
+    TensorVector there;
+    for (const Tensor& each : rows) there.push_back(each.to(mesh_.device()));
+    return body(there)[0];
+  }
+
+  Tensor loss_of(const Tensor& rows) {
+    const Tensor targets = rows.narrow(1, 1, config_.seq);
+    return model_->sum_of_losses(rows.narrow(1, 0, config_.seq), targets) /
+           (targets.numel() * case_.micro_batches);
+  }
+
+  TensorVector body(const TensorVector& rows) {
+    Tensor sum = torch::zeros({}, mesh_.device());
+    for (size_t micro = 0; micro < rows.size(); ++micro) {
+      set_requires_gradient_sync(
+          *model_, micro + 1 == rows.size() ? Sync::on : Sync::off);
+      const Tensor loss = loss_of(rows[micro]);
+      if (case_.read_a_value && loss.item<double>() < 0) return {loss};
+      loss.backward();
+      sum += loss.detach();
+    }
+    if (case_.max_norm > 0) {
+      clip_grad_norm_(model_->parameters(), case_.max_norm);
+    }
+    optimizer_.step();
+    optimizer_.zero_grad();
+    return {sum};
+  }
+
+  double evaluate() {
+    const torch::NoGradGuard no_grad;
+    model_->eval();
+    const double loss =
+        loss_of(batches(99)[0].to(mesh_.device())).item<double>();
+    model_->train();
+    return loss;
+  }
+
+  /// What a load does: other weights, other moments, another count of steps.
+  void load() {
+    {
+      const FullParameters whole(*model_, Write::keep);
+      const torch::NoGradGuard no_grad;
+      for (Tensor& weight : model_->parameters()) weight.mul_(0.5);
+    }
+    for (const Tensor& shard : model_->parameters()) {
+      ParameterState state = optimizer_.state_of(shard);
+      state.exp_avg = state.exp_avg.clone().mul_(2);
+      state.step.fill_(7);
+      optimizer_.set_state_of(shard, state);
+    }
+  }
+
+  const Case case_;
+  const ModelConfig config_;
+  const DeviceMesh mesh_;
+  train::LanguageModelPtr model_;
+  AdamW optimizer_;
+  std::unique_ptr<GraphedStep> graphed_;
+};
+
+bool same(const Outcome& got, const Outcome& want) {
+  if (got.losses != want.losses || got.evaluations != want.evaluations) {
+    return false;
+  }
+  for (size_t i = 0; i < want.weights.size(); ++i) {
+    if (!torch::equal(got.weights[i], want.weights[i])) return false;
+  }
+  return true;
+}
+
+std::string list(const std::vector<double>& values) {
+  std::string text;
+  for (const double value : values) text += str(" ", value);
+  return text;
+}
+
+std::vector<Case> cases() {
+  using train::ModelKernels;
+  using train::RecomputePolicy;
+  return {
+      {.name = "clipped, rates change"},
+      {.name = "not clipped", .max_norm = 0},
+      {.name = "accumulation of 3", .micro_batches = 3},
+      {.name = "bf16, prefetch 1", .bfloat16 = true, .prefetch = 1},
+      {.name = "bf16, kept after forward",
+       .bfloat16 = true,
+       .reshard = Reshard::never},
+      {.name = "dropout", .dropout = 0.2},
+      {.name = "dropout, accumulation of 3",
+       .micro_batches = 3,
+       .dropout = 0.2},
+      {.name = "dropout, recompute of blocks",
+       .dropout = 0.2,
+       .recompute = RecomputePolicy::block},
+      {.name = "selective recompute, fused kernels, bf16",
+       .recompute = RecomputePolicy::selective,
+       .kernels = ModelKernels::fused,
+       .bfloat16 = true},
+      {.name = "evaluation after every step", .evaluate_every = 1},
+      {.name = "evaluation, prefetch 1", .prefetch = 1, .evaluate_every = 2},
+      {.name = "a load between replays", .load_before = 5},
+  };
+}
+
+bool check(const Case& wanted, const DeviceMesh& mesh) {
+  const Outcome eager = Training(wanted, mesh, How::eager).run();
+  const Outcome graph = Training(wanted, mesh, How::graph).run();
+  const bool good = same(graph, eager) && graph.captured;
+  if (mesh.world().rank() == 0) {
+    std::printf("%s %s%s\n", good ? "ok" : "FAILED", wanted.name.c_str(),
+                graph.captured ? "" : ", not captured");
+    if (!good) {
+      std::printf("  graph:%s\n  eager:%s\n", list(graph.losses).c_str(),
+                  list(eager.losses).c_str());
+    }
+  }
+  return good;
+}
+
+/// A step that reads a value cannot be captured; it says where, and the model
+/// goes on without a graph.
+bool check_host_wait(const DeviceMesh& mesh) {
+  const Case wanted{
+      .name = "a step that waits", .dropout = 0.2, .read_a_value = true};
+  const Outcome eager = Training(wanted, mesh, How::eager).run();
+  const Outcome graph = Training(wanted, mesh, How::graph).run();
+  const bool good = same(graph, eager) && !graph.captured;
+  std::printf("%s %s runs without a graph on request\n", good ? "ok" : "FAILED",
+              wanted.name.c_str());
+  return good;
+}
+
+bool check_host_wait_is_named(const DeviceMesh& mesh) {
+  torch::nn::Linear model(4, 4);
+  model->to(mesh.device());
+  AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(1e-3));
+  GraphedStep step(*model, optimizer, mesh, [&](const TensorVector& in) {
+    const Tensor loss = model->forward(in[0]).sum();
+    if (loss.item<float>() > 1e9) return TensorVector{};
+    loss.backward();
+    optimizer.step();
+    optimizer.zero_grad();
+    return TensorVector{loss.detach()};
+  });
+  std::string message;
+  try {
+    for (int i = 0; i < 5; ++i) (void)step({torch::ones({2, 4})});
+  } catch (const Unsupported& error) {
+    message = error.what();
+  }
+  const bool good =
+      message.find("aten::_local_scalar_dense") != std::string::npos &&
+      message.find("aten::item") != std::string::npos;
+  std::printf("%s a step that waits is named: %s\n", good ? "ok" : "FAILED",
+              message.c_str());
+  return good;
+}
+
+}  // namespace
+
+int main() {
+  std::setvbuf(stdout, nullptr, _IOLBF,
+               0);  // what was printed survives a crash
+  at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);
+  const World world = init_distributed();
+  const DeviceMesh mesh = init_device_mesh(world);
+  int failures = 0;
+  const auto count = [&](const std::string& name,
+                         const std::function<bool()>& one) {
+    try {
+      failures += one() ? 0 : 1;
+    } catch (const std::exception& error) {
+      ++failures;
+      std::printf("FAILED %s: %s\n", name.c_str(), error.what());
+    }
+  };
+  for (const Case& wanted : cases()) {
+    count(wanted.name, [&] { return check(wanted, mesh); });
+  }
+  count("host wait", [&] { return check_host_wait(mesh); });
+  count("host wait named", [&] { return check_host_wait_is_named(mesh); });
+  std::printf("rank %d: %d failures\n", world.rank(), failures);
+  return failures == 0 ? 0 : 1;
+}
