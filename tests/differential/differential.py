@@ -45,8 +45,8 @@ def train(program, batch, deadline_s):
 
 def findings(case, outcomes):
     others = ["plain"] + ["fsdp2"] * (case["without_fsdp2"] is None)
-    return [text for other in others for text in compare.findings(
-        case, outcomes["tessera"], outcomes[other], other)]
+    return [text for other in others
+            for text in compare.findings(case, outcomes, other)]
 
 
 def main():
