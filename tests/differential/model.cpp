@@ -48,7 +48,7 @@ struct LayerNorm : Node {
 struct RmsNorm : Node {
   Tensor weight;
   explicit RmsNorm(const Json& node) {
-    weight = register_parameter("weight", torch::ones({int64_t(node["dim"])}));
+    weight = register_parameter("weight", torch::empty({int64_t(node["dim"])}));
   }
   Tensor forward(const Tensor& x) override {
     return x * torch::rsqrt(x.pow(2).mean(-1, true) + 1e-3) * weight;
@@ -59,8 +59,8 @@ struct Scale : Node {
   Tensor weight, shift;
   explicit Scale(const Json& node) {
     const int64_t dim = node["dim"];
-    weight = register_parameter("weight", torch::ones({dim}));
-    shift = register_parameter("shift", torch::ones({dim}));
+    weight = register_parameter("weight", torch::empty({dim}));
+    shift = register_parameter("shift", torch::empty({dim}));
   }
   Tensor forward(const Tensor& x) override { return x * weight + shift; }
 };
