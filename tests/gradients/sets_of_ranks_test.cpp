@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "tessera/base/error.h"
 #include "tessera/comm/world.h"
 #include "tessera/optim/grad_scaler.h"
 #include "tests/optim/test_shards.h"
