@@ -216,9 +216,8 @@ nlohmann::ordered_json Bench::report() const {
       {"accum", options_.accum},
       {"compile", false},
       {"ac", model.recompute == tessera::train::RecomputePolicy::block},
-      {"offload", false},
+      {"offload", options_.offload},
       {"reshard", options_.reshard},
-      {"graph", graphed_ != nullptr},
       {"step_s", rounded(step, 5)},
       {"step_min_s",
        rounded(*std::min_element(times_.begin(), times_.end()), 5)},
@@ -228,7 +227,11 @@ nlohmann::ordered_json Bench::report() const {
       {"peak_alloc_gib", nullptr},
       {"peak_reserved_gib", nullptr},
       {"loss_first", rounded(losses_.front().item<double>(), 4)},
-      {"loss_last", rounded(losses_.back().item<double>(), 4)}};
+      {"loss_last", rounded(losses_.back().item<double>(), 4)},
+      // Ours alone.
+      {"graph", graphed_ != nullptr},
+      {"replicas", options_.replicas},
+      {"float8", options_.float8}};
   if (!device_.is_cpu()) {
     const auto stats =
         at::getDeviceAllocator(device_.type())->getDeviceStats(device_.index());

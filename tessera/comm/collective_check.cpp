@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "tessera/base/environment.h"
 #include "tessera/base/error.h"
 #include "tessera/comm/position_table.h"
 
@@ -71,6 +72,16 @@ std::optional<std::string> CollectiveCheck::compare(
     store_->deleteKey(count);
   }
   return std::nullopt;
+}
+
+bool collective_check_wanted() {
+  const std::string value =
+      environment::text("TESSERA_CHECK_COLLECTIVES").value_or("off");
+  require<InvalidArgument>(value == "on" || value == "off", [&] {
+    return str("environment: TESSERA_CHECK_COLLECTIVES is '", value,
+               "'; set it to on or off, or unset it.");
+  });
+  return value == "on";
 }
 
 }  // namespace tessera

@@ -48,4 +48,8 @@ class CollectiveCheck {
   std::map<std::string, int64_t> counts_;  // of calls, by group
 };
 
+/// What TESSERA_CHECK_COLLECTIVES says; off when it is not set.
+/// Errors: InvalidArgument for another value than "on" and "off".
+[[nodiscard]] bool collective_check_wanted();
+
 }  // namespace tessera

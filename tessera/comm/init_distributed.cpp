@@ -5,6 +5,7 @@
 
 #include "tessera/base/environment.h"
 #include "tessera/base/error.h"
+#include "tessera/comm/collective_check.h"
 #include "tessera/base/log.h"
 #include "tessera/comm/backend_factory.h"
 #include "tessera/comm/init_method.h"
@@ -236,6 +237,8 @@ World init_distributed(const InitOptions& options) {
     return World(std::make_shared<World::State>(
         place, nullptr, gloo_devices_of(job), WatchdogOptions{}));
   }
+  // Before any rank waits for one that will not come.
+  (void)collective_check_wanted();
   const Store store = store_of(meeting, place.timeout);
   check_rank_is_free(meeting, store);
   auto state = std::make_shared<World::State>(

@@ -28,16 +28,6 @@ c10::intrusive_ptr<c10d::Store> in_memory() {
   return c10::make_intrusive<c10d::HashStore>();
 }
 
-bool asks_for_check() {
-  const std::string value =
-      environment::text("TESSERA_CHECK_COLLECTIVES").value_or("off");
-  require<InvalidArgument>(value == "on" || value == "off", [&] {
-    return str("environment: TESSERA_CHECK_COLLECTIVES is '", value,
-               "'; set it to on or off, or unset it.");
-  });
-  return value == "on";
-}
-
 std::shared_ptr<HostLink> make_link() {
   try {
     return std::make_shared<HostLink>();
@@ -63,7 +53,7 @@ World::State::State(WorldPlace place, c10::intrusive_ptr<c10d::Store> store,
   if (place.device.is_cpu() && environment::uses_shared_memory()) {
     link_ = make_link();
   }
-  if (asks_for_check()) {
+  if (collective_check_wanted()) {
     check_ = std::make_unique<CollectiveCheck>(store_of("check"), place.rank);
   }
   watchdog_ = std::make_unique<Watchdog>(

@@ -141,6 +141,7 @@ class Disk(Case):
         try:
             self.fails(20, "metrics.jsonl' cannot be written (No space left",
                        "--train.steps=100000", "--output.folder=disk/run",
+                       "--checkpoint.enabled=false",
                        "--output.tensorboard=false")
             lines = (disk / "run/metrics.jsonl").read_text().splitlines()
             self.assertGreater(len(lines), 12)

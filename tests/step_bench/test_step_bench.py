@@ -33,7 +33,7 @@ class StepBench(unittest.TestCase):
             [k.arg for k in node.value.keywords] for node in peer_tree()
             if isinstance(node, ast.Assign)
             and getattr(node.targets[0], "id", "") == "out")
-        self.assertEqual(list(run()), fields)
+        self.assertEqual(list(run()), fields + ["graph", "replicas", "float8"])
 
     def test_says_what_was_measured(self):
         line = run("--accum", "2", "--no-reshard")
