@@ -157,7 +157,9 @@ bool Work::Impl::all_completed() const {
 std::exception_ptr Work::Impl::exception() const {
   if (failure_) return failure_;
   for (const auto& work : works_) {
-    if (work->isCompleted() && !work->isSuccess()) return work->exception();
+    // Not isSuccess(), which NCCL's refuse to answer.
+    if (!work->isCompleted()) continue;
+    if (const auto failure = work->exception()) return failure;
   }
   return nullptr;
 }
