@@ -95,15 +95,19 @@ void GradientBuffer::start(const CallLabel& label) {
   }
   reductions_.emplace_back(plan_, std::move(input), label);
   // On CPU it would wait for the ranks of the shard axis here and now.
-  if (!plan_->lanes->device.is_cpu()) go_on(label);
+  if (!plan_->lanes->device.is_cpu()) start_second_steps(label);
 }
 
 void GradientBuffer::go_on(const CallLabel& label) {
+  start_second_steps(label);
+  for (GradientReduction& reduction : reductions_) reduction.free_input();
+}
+
+void GradientBuffer::start_second_steps(const CallLabel& label) {
   for (GradientReduction& reduction : reductions_) {
     if (all_reduce && !reduction.summed_over_replicas()) {
       reduction.sum_over_replicas(std::exchange(partial_, {}), label);
     }
-    reduction.free_input();
     // A hook is to see it on the device.
     if (!all_reduce_hook && (all_reduce || !plan_->lanes->all_reduce)) {
       reduction.copy_to_host();

@@ -53,6 +53,7 @@ class GradientBuffer {
   std::function<void(const at::Tensor&)> all_reduce_hook;
 
  private:
+  void start_second_steps(const CallLabel& label);
   void fill(const at::Tensor& input);
   void divide(const at::Tensor& reduced) const;
   void keep_partial(const at::Tensor& output,
