@@ -27,7 +27,7 @@ def cached(name):
 def same_build():
     """Options that make another build compile as the finished one does."""
     names = ("CMAKE_BUILD_TYPE", "CMAKE_CXX_FLAGS", "TESSERA_CUDA",
-             "TESSERA_TORCH_ROOT")
+             "TESSERA_TORCH_ROOT", "TESSERA_UNITY")
     return [f"-D{name}={cached(name)}" for name in names]
 
 
