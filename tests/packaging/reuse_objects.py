@@ -4,7 +4,7 @@
 
 Compiling the library again takes minutes, and the same command makes the same
 object. So an object that BUILD has is not made again: its command must be the
-same here, but for the folder that it is compiled in and -Werror, and then the
+same here, but for the folder that it is compiled in and warnings, and then the
 object is taken. Another command is an error that shows both. What BUILD does
 not have is compiled.
 """
@@ -12,6 +12,7 @@ not have is compiled.
 import json
 import os
 import pathlib
+import re
 import shlex
 import sys
 
@@ -26,7 +27,7 @@ def essence(arguments, build):
     for argument in arguments:
         if skip or argument in ("-o", "-MF", "-MT", "-MQ"):
             skip = not skip
-        elif argument in ("-Werror", "-MD"):
+        elif argument == "-MD" or re.match("-W(?!a,|l,|p,)", argument):
             continue
         elif argument != "-fPIC" or argument not in kept:  # CMake repeats it
             kept.append(argument.replace(build, "@BUILD@"))
