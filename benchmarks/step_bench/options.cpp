@@ -72,6 +72,15 @@ std::optional<Options> parse_options(int argc, char** argv) {
   app.add_flag("--offload", options.offload,
                "shards and optimizer in host memory");
   app.add_flag("--float8", options.float8, "gather weights as float8");
+  app.add_option("--stepping", options.stepping,
+                 "of the optimizer: clipped, unclipped or in_backward")
+      ->transform(CLI::CheckedTransformer(std::map<std::string, Stepping>{
+          {"clipped", Stepping::clipped},
+          {"unclipped", Stepping::unclipped},
+          {"in_backward", Stepping::in_backward}}));
+  app.add_option("--prefetch", options.prefetch,
+                 "units whose gathers are started ahead")
+      ->check(CLI::NonNegativeNumber);
   app.add_flag_callback(
       "--graph", [&] { options.issue = Issue::graph; },
       "the whole step as one CUDA graph; wants --warmup 4 or more");

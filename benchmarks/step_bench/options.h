@@ -11,6 +11,9 @@ namespace step_bench {
 
 using tessera::train::ModelConfig;
 
+/// When the optimizer steps: after gradients are clipped, without clipping, or
+/// (without clipping) inside of backward.
+enum class Stepping { clipped, unclipped, in_backward };
 enum class Strategy { sharded, plain };
 enum class Issue { eager, graph };
 /// Steps without the graph before the one that captures it.
@@ -31,6 +34,8 @@ struct Options {
   int64_t replicas = 1;  // HSDP over (replicas, ranks / replicas)
   bool offload = false;  // shards and optimizer in pinned host memory
   bool float8 = false;   // gathers
+  Stepping stepping = Stepping::clipped;
+  size_t prefetch = 0;  // units gathered ahead
   Issue issue = Issue::eager;
   double peak_tflops = 989;
 };

@@ -81,6 +81,7 @@ LanguageModelPtr sharded_model(const Options& options,
         mesh.world(), {.shape = {options.replicas, parts},
                        .axes = {"dp_replicate", "dp_shard"}});
   }
+  how.prefetch = options.prefetch;
   if (options.offload) how.offload_policy = tessera::CPUOffloadPolicy{};
   if (options.float8) how.gather_transform = tessera::float8_gather();
   for (auto* unit : model->units()) tessera::fully_shard(*unit, how);
@@ -107,6 +108,11 @@ class Bench {
     data_ = torch::randint(0, options.model.vocab,
                            {kNumBatches, options.batch, options.model.seq + 1},
                            random, torch::kLong);
+    if (options.stepping == Stepping::in_backward) {
+      tessera::step_in_backward(*model_, [this](const auto& shards) {
+        optimizer_.step_only(shards);
+      });
+    }
     if (options.issue == Issue::graph) {
       graphed_ = std::make_unique<tessera::GraphedStep>(
           *model_, optimizer_, mesh_,
@@ -169,7 +175,9 @@ class Bench {
       loss = forward(batches[micro]);
       loss.backward();
     }
-    tessera::clip_grad_norm_(model_->parameters(), 1.0);
+    if (options_.stepping == Stepping::clipped) {
+      tessera::clip_grad_norm_(model_->parameters(), 1.0);
+    }
     optimizer_.step();
     optimizer_.zero_grad();
     return loss.detach();
@@ -231,7 +239,9 @@ nlohmann::ordered_json Bench::report() const {
       // Ours alone.
       {"graph", graphed_ != nullptr},
       {"replicas", options_.replicas},
-      {"float8", options_.float8}};
+      {"float8", options_.float8},
+      {"prefetch", options_.prefetch},
+      {"step_in_backward", options_.stepping == Stepping::in_backward}};
   if (!device_.is_cpu()) {
     const auto stats =
         at::getDeviceAllocator(device_.type())->getDeviceStats(device_.index());

@@ -130,11 +130,13 @@ AdamW::Slot& AdamW::slot_of(const at::Tensor& parameter,
   return slot;
 }
 
-std::vector<AdamW::Member> AdamW::members_of(const OptimizerParamGroup& group) {
+std::vector<AdamW::Member> AdamW::members_of(const OptimizerParamGroup& group,
+                                             const Chosen* chosen) {
   const AdamWOptions& options = adamw::options_of(group);
   std::vector<Member> members;
   for (const at::Tensor& parameter : group.params()) {
     if (!parameter.grad().defined()) continue;
+    if (chosen && !chosen->contains(parameter.unsafeGetTensorImpl())) continue;
     adamw::check_kind(parameter, parameter.grad());
     Slot& slot = slot_of(parameter, options);
     // A tied parameter stands in parameters() once for each owner, and is
@@ -156,13 +158,23 @@ at::Tensor AdamW::step(LossClosure closure) {
   return loss;
 }
 
-void AdamW::step_unless(const at::Tensor& skip) {
+void AdamW::step_only(const std::vector<at::Tensor>& parameters) {
+  Chosen chosen;
+  for (const at::Tensor& parameter : parameters) {
+    chosen.insert(parameter.unsafeGetTensorImpl());
+  }
+  step_these(&chosen, {});
+}
+
+void AdamW::step_unless(const at::Tensor& skip) { step_these(nullptr, skip); }
+
+void AdamW::step_these(const Chosen* chosen, const at::Tensor& skip) {
   at::NoGradGuard no_grad;
   ++round_;
   std::vector<std::vector<Member>> members;
   std::vector<Stepper> steppers;
   for (const auto& group : param_groups_) {
-    members.push_back(members_of(group));
+    members.push_back(members_of(group, chosen));
     for (const Member& member : members.back()) {
       steppers.push_back({&member.slot->steps, member.parameter.device()});
     }

@@ -25,6 +25,7 @@
 #include <cstdint>
 #include <memory>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "tessera/optim/device_rates.h"
@@ -67,6 +68,10 @@ class AdamW : public torch::optim::Optimizer {
   /// and state stay as they are. Nothing waits: the device decides.
   void step_unless(const at::Tensor& skip);
 
+  /// `step` for those of `parameters` that are in this optimizer: a part of the
+  /// step, for step_in_backward (tessera/shard/unit_settings.h).
+  void step_only(const std::vector<at::Tensor>& parameters);
+
   // For steps captured in a CUDA graph (tessera/graph).
   /// Writes the groups' learning rates to where the kernels read them.
   void write_rates();
@@ -108,8 +113,12 @@ class AdamW : public torch::optim::Optimizer {
   };
   struct Member;
 
+  using Chosen = std::unordered_set<const c10::TensorImpl*>;
+
+  /// Those that have a gradient, and are chosen; null: all are.
   [[nodiscard]] std::vector<Member> members_of(
-      const torch::optim::OptimizerParamGroup& group);
+      const torch::optim::OptimizerParamGroup& group, const Chosen* chosen);
+  void step_these(const Chosen* chosen, const at::Tensor& skip);
   Slot& slot_of(const at::Tensor& parameter,
                 const torch::optim::AdamWOptions& options);
   void ensure_moments(Moments& moments, const at::Tensor& parameter,

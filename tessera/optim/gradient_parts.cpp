@@ -17,6 +17,13 @@ class Collector {
 
   void add(const at::Tensor& parameter) {
     const Spread* spread = spread_of(parameter);
+    require<InvalidState>(!spread || !spread->master->steps_in_backward, [&] {
+      return tessera::str(
+          who_, ": ", spread->name,
+          " is stepped inside of backward (step_in_backward), so its gradient "
+          "is gone. What needs all gradients before the step cannot be had "
+          "with it: call step_in_backward(module, nullptr) first.");
+    });
     auto& [part, runs] = slot_of(parameter, spread);
     const at::Tensor& gradient = parameter.grad();
     if (!gradient.defined()) return;

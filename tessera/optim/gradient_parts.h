@@ -41,7 +41,8 @@ struct GradientParts {
 /// every rank: one without gradients still takes part.
 ///
 /// who: the function that asks, for messages.
-/// Errors: Unsupported for sparse gradients.
+/// Errors: Unsupported for sparse gradients, InvalidState for parameters that
+///         are stepped in backward.
 [[nodiscard]] GradientParts collect_gradients(
     const std::vector<at::Tensor>& parameters, const char* who);
 

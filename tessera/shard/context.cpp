@@ -139,8 +139,9 @@ void ShardContext::touch_forward(Unit& unit, const OperatorUse& use) {
 
 // Of both kinds: by backward's own operators, and by the second run of a
 // recomputed region, which then gathers and frees as a forward does.
-void ShardContext::check_before_backward(const Unit& unit) {
+void ShardContext::check_before_backward(Unit& unit) {
   ensure_backward();
+  if (unit.pass.reduced) unit.step.note_late_use(unit.name());
   require_unwritten(unit);
 }
 
@@ -260,7 +261,10 @@ void ShardContext::issue_reductions(Issue which) {
         (unit->pass.joined_late || !unit->complete())) {
       return;
     }
-    for (Unit* other : units_) other->go_on_with_reduce();
+    for (Unit* other : units_) {
+      other->go_on_with_reduce();
+      other->step_early();
+    }
     unit->start_reduce();
   }
 }
@@ -277,6 +281,7 @@ void ShardContext::finish_backward() {
     for (Unit* unit : order) {
       const auto at = std::find(units_.begin(), units_.end(), unit);
       unit->finish_reduce(had_gradient[at - units_.begin()]);
+      unit->step_at_end();
     }
     for (Unit* unit : units_) unit->end_pass();
     gathers_.end_pass();

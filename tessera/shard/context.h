@@ -67,7 +67,7 @@ class ShardContext : public std::enable_shared_from_this<ShardContext> {
 
   void touch_forward(Unit& unit, const OperatorUse& use);
   void touch_backward(Unit& unit, const OperatorUse& use);
-  void check_before_backward(const Unit& unit);
+  void check_before_backward(Unit& unit);
   void release_others(Unit& unit, const OperatorUse& use);
   void issue_reductions(Issue which);
   void finish_backward();

@@ -108,20 +108,21 @@ void GradientBuffer::start_second_steps(const CallLabel& label) {
     if (all_reduce && !reduction.summed_over_replicas()) {
       reduction.sum_over_replicas(std::exchange(partial_, {}), label);
     }
-    // A hook is to see it on the device.
+    // A hook is to see it whole and on the device.
     if (!all_reduce_hook && (all_reduce || !plan_->lanes->all_reduce)) {
+      reduction.divide(divisor());
       reduction.copy_to_host();
     }
   }
 }
 
-void GradientBuffer::divide(const at::Tensor& reduced) const {
+double GradientBuffer::divisor() const {
   const int64_t ranks = plan_->lanes->num_ranks();
   double factor = divide_factor.value_or(static_cast<double>(ranks));
   if (plan_->options.reduce_dtype == c10::kHalf) {
     factor /= static_cast<double>(division_before(ranks));
   }
-  if (factor != 1) reduced.div_(factor);
+  return factor;
 }
 
 void GradientBuffer::finish(std::vector<bool> had_gradient,
@@ -137,9 +138,25 @@ void GradientBuffer::finish(std::vector<bool> had_gradient,
       if (partial_had_[i]) had_gradient[i] = true;
     }
     partial_had_.assign(partial_had_.size(), false);
-    give_gradients(output, had_gradient);
+    give_gradients(
+        output,
+        reduction.divided() ? std::nullopt : std::optional<double>(divisor()),
+        had_gradient);
     run_shard_hooks(had_gradient);
   }
+}
+
+bool GradientBuffer::unobserved() const {
+  if (all_reduce_hook || (plan_->lanes->all_reduce && !all_reduce)) {
+    return false;
+  }
+  for (size_t i = 0; i < shards_.size(); ++i) {
+    if (!torch::autograd::impl::hooks(shards_[i]).empty() ||
+        torch::autograd::impl::post_acc_grad_hooks(shards_[i])) {
+      return false;
+    }
+  }
+  return true;
 }
 
 // Summed over the shard axis only: a later backward sums it over the replicas.
@@ -153,12 +170,13 @@ void GradientBuffer::keep_partial(const at::Tensor& output,
 }
 
 void GradientBuffer::give_gradients(const at::Tensor& output,
+                                    std::optional<double> divisor,
                                     const std::vector<bool>& had_gradient) {
   const at::Tensor reduced = [&] {
     Below below;
     if (all_reduce_hook) all_reduce_hook(output);
     const at::Tensor sum = output.to(plan_->master_device());
-    divide(sum);
+    if (divisor.value_or(1) != 1) sum.div_(*divisor);
     return sum.to(plan_->options.master_dtype);
   }();
   run_shard_pre_hooks(reduced, had_gradient);

@@ -41,6 +41,9 @@ class GradientBuffer {
   /// Waits for all sums started, and adds them to the shards' gradients, for
   /// the parameters for which `had_gradient` says so.
   void finish(std::vector<bool> had_gradient, const CallLabel& label);
+  /// Whether nobody but the optimizer looks at the shards' gradients between
+  /// the sums and the step: no hook, and no sums kept for a later backward.
+  [[nodiscard]] bool unobserved() const;
   /// Waits for sums in flight and drops them.
   void abandon() noexcept;
 
@@ -55,10 +58,11 @@ class GradientBuffer {
  private:
   void start_second_steps(const CallLabel& label);
   void fill(const at::Tensor& input);
-  void divide(const at::Tensor& reduced) const;
+  /// What is still to be divided by, once all ranks are summed.
+  [[nodiscard]] double divisor() const;
   void keep_partial(const at::Tensor& output,
                     const std::vector<bool>& had_gradient);
-  void give_gradients(const at::Tensor& output,
+  void give_gradients(const at::Tensor& output, std::optional<double> divisor,
                       const std::vector<bool>& had_gradient);
   void run_shard_pre_hooks(const at::Tensor& reduced,
                            const std::vector<bool>& had_gradient);

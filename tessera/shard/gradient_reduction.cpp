@@ -13,11 +13,12 @@ namespace tessera {
 GradientReduction::GradientReduction(std::shared_ptr<const GroupPlan> plan,
                                      at::Tensor input, const CallLabel& label)
     : plan_(std::move(plan)), input_(std::move(input)) {
-  output_ = plan_->layout.world_size() == 1 ? input_ : new_output();
   StreamEvent ready;
   ready.record(current_stream(plan_->lanes->device));
   ready.block(plan_->lanes->reduce_stream);
+  // Its memory belongs to this stream, on which an optimizer may free it.
   StreamScope scope(plan_->lanes->reduce_stream);
+  output_ = plan_->layout.world_size() == 1 ? input_ : new_output();
   pending_ = start_first_step(label);
   first_done_.record(plan_->lanes->reduce_stream);
 }
@@ -69,6 +70,23 @@ void GradientReduction::sum_over_replicas(const at::Tensor& earlier,
   second_done_.record(lanes.all_reduce_stream);
 }
 
+const c10::Stream& GradientReduction::last_stream() const {
+  return second_started_ ? plan_->lanes->all_reduce_stream
+                         : plan_->lanes->reduce_stream;
+}
+
+void GradientReduction::divide(double factor) {
+  if (plan_->lanes->device.is_cpu() || plan_->reduce_scatter || divided_) {
+    return;
+  }
+  Below below;
+  divided_ = true;
+  if (factor == 1) return;
+  StreamScope scope(last_stream());
+  output_.div_(factor);
+  (second_started_ ? second_done_ : first_done_).record(last_stream());
+}
+
 void GradientReduction::free_input() {
   if (plan_->lanes->device.is_cpu() || !input_.defined()) return;
   // The compute stream may hand the memory out again from here on.
@@ -82,14 +100,12 @@ void GradientReduction::copy_to_host() {
     return;
   }
   Below below;
-  const auto& stream =
-      second_started_ ? lanes.all_reduce_stream : lanes.reduce_stream;
-  StreamScope scope(stream);
+  StreamScope scope(last_stream());
   on_host_ = at::empty(output_.sizes(),
                        output_.options().device(c10::kCPU).pinned_memory(
                            plan_->options.offload->pin_memory));
   on_host_.copy_(output_, /*non_blocking=*/true);
-  copied_.record(stream);
+  copied_.record(last_stream());
 }
 
 at::Tensor GradientReduction::wait() {

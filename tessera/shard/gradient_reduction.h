@@ -28,6 +28,11 @@ class GradientReduction {
   void sum_over_replicas(const at::Tensor& earlier, const CallLabel& label);
   [[nodiscard]] bool summed_over_replicas() const { return second_started_; }
 
+  /// Divides the output behind the steps started, on their stream. Nothing on
+  /// CPU, where that would have to wait, or after custom collectives.
+  void divide(double factor);
+  [[nodiscard]] bool divided() const { return divided_; }
+
   /// Offloaded shards: starts the copy of the output to the host, once, behind
   /// the steps started. Nothing otherwise.
   void copy_to_host();
@@ -45,6 +50,8 @@ class GradientReduction {
   [[nodiscard]] at::Tensor new_output() const;
   Pending start_first_step(const CallLabel& label);
   void wait_on(const c10::Stream& stream);
+  /// Of the steps started.
+  [[nodiscard]] const c10::Stream& last_stream() const;
 
   std::shared_ptr<const GroupPlan> plan_;
   at::Tensor input_;
@@ -56,6 +63,7 @@ class GradientReduction {
   StreamEvent first_done_;
   StreamEvent second_done_;
   bool second_started_ = false;
+  bool divided_ = false;
 };
 
 }  // namespace tessera

@@ -238,6 +238,7 @@ void Unit::on_gradient(size_t g, size_t i) {
                "gradient cannot. Use torch::autograd::grad on the inputs or on "
                "the module's members for the part to differentiate again.");
   });
+  if (pass.reduced) step.note_late_use(name_);
   context_->note_part(*this);
   group.gradients().hold(i, std::move(grad));
   if (!arrived_[g][i]) {
@@ -278,7 +279,28 @@ void Unit::finish_reduce(const std::vector<std::vector<bool>>& had_gradient) {
   }
 }
 
+void Unit::step_early() {
+  if (!pass.reduced || !gradient_sync || !complete() || !step.may_run_early()) {
+    return;
+  }
+  for (const auto& group : groups_) {
+    if (!group->gradients().unobserved()) return;
+  }
+  const auto& lanes = *this->lanes();
+  StreamScope scope(lanes.all_reduce ? lanes.all_reduce_stream
+                                     : lanes.reduce_stream);
+  finish_reduce(reduced_gradients_);
+  step.run(groups_);
+}
+
+void Unit::step_at_end() {
+  if (!step.is_set()) return;
+  step.run(groups_);
+  step.join(current_stream(lanes()->device));
+}
+
 void Unit::end_pass() {
+  step.end_pass(pass.reduced);
   for (size_t g = 0; g < groups_.size(); ++g) {
     arrived_[g].assign(arrived_[g].size(), false);
     reduced_gradients_[g].assign(arrived_[g].size(), false);
@@ -292,6 +314,7 @@ void Unit::end_pass() {
 }
 
 void Unit::abandon_pass() noexcept {
+  step.abandon_pass();
   for (const auto& group : groups_) {
     group->gradients().abandon();
     for (size_t i = 0; i < group->size(); ++i) {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "tessera/module/gated_storage.h"
+#include "tessera/shard/backward_step.h"
 #include "tessera/shard/forward_clock.h"
 #include "tessera/shard/input_cast.h"
 #include "tessera/shard/options.h"
@@ -115,6 +116,12 @@ class Unit final : public StorageOwner,
   void start_reduce();
   void go_on_with_reduce();
   void finish_reduce(const std::vector<std::vector<bool>>& had_gradient);
+  /// Steps now, on the stream of the reductions, if nothing needs this unit any
+  /// more in this pass.
+  void step_early();
+  /// Steps what has not, behind `finish_reduce`; the current stream then waits
+  /// for all of it.
+  void step_at_end();
   /// Which parameters this rank had a gradient for, of those reduced in this
   /// pass; by group.
   [[nodiscard]] const std::vector<std::vector<bool>>& reduced_gradients()
@@ -125,6 +132,9 @@ class Unit final : public StorageOwner,
   /// (sync off) stay.
   void end_pass();
   void abandon_pass() noexcept;
+
+  // Of an optimizer in backward.
+  BackwardStep step;
 
   // What this pass has seen; the context's bookkeeping.
   struct Pass {

@@ -105,6 +105,20 @@ void set_all_reduce_hook(torch::nn::Module& module, AllReduceHook hook) {
       [&](ParameterGroup& group) { group.gradients().all_reduce_hook = hook; });
 }
 
+void step_in_backward(torch::nn::Module& module, ShardStep step) {
+  const Units units = units_below(module);
+  require<InvalidArgument>(!units.empty(), [&] {
+    return str("step_in_backward: no module in ", module.name(),
+               " was given to fully_shard.");
+  });
+  const auto shared =
+      step ? std::make_shared<const ShardStep>(std::move(step)) : nullptr;
+  for (const auto& unit : units) unit->step.set(shared);
+  change_groups(units, [&](ParameterGroup& group) {
+    group.master()->steps_in_backward = shared != nullptr;
+  });
+}
+
 void share_comm_ctx(const std::vector<torch::nn::Module*>& modules) {
   std::shared_ptr<const ShardLanes> shared;
   for (torch::nn::Module* module : modules) {

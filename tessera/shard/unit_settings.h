@@ -9,6 +9,7 @@
 #include <optional>
 #include <vector>
 
+#include "tessera/shard/backward_step.h"
 #include "tessera/shard/custom_collectives.h"
 #include "tessera/shard/options.h"
 
@@ -66,6 +67,22 @@ void set_gradient_divide_factor(torch::nn::Module& module,
 /// all ranks, so that it may communicate. Null removes it.
 using AllReduceHook = std::function<void(const at::Tensor& flat_gradient)>;
 void set_all_reduce_hook(torch::nn::Module& module, AllReduceHook hook);
+
+/// Steps the optimizer inside of backward, so that it runs while gradients of
+/// earlier layers are computed, and no more than the gradients of some units
+/// are there at once. `step` is called with the shards of one unit, whose
+/// gradients are reduced and are dropped when it returns; each rank calls it
+/// for its own units, on the stream of the reductions. Null gives that up.
+///
+///   tessera::step_in_backward(*model, [&](const auto& shards) {
+///     optimizer.step_only(shards);
+///   });
+///
+/// Every backward that reduces gradients is then a step: accumulate with
+/// Sync::off. What needs all gradients before the first step cannot be had:
+/// `clip_grad_norm_` and `GradScaler` refuse these parameters. A backward pass
+/// that fails leaves some units stepped.
+void step_in_backward(torch::nn::Module& module, ShardStep step);
 
 /// Several sharded trees that run in turn (chunks of a pipeline, say) use one
 /// set of streams, the first one's: their gathers and reductions then queue up

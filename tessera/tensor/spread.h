@@ -37,6 +37,8 @@ struct FlatMaster {
   at::Tensor data;  // 1-D, master dtype, not gated; its version counter is the
                     // one of all its shards
   std::vector<FlatPiece> pieces;  // by offset, those with numel > 0
+  // Its gradients are gone when backward returns (step_in_backward).
+  bool steps_in_backward = false;
 
   /// The flat gradient, laid out as `data` (1-D, same numel and dtype, not
   /// gated), or undefined when there is none. Its memory lives as long as a
@@ -72,8 +74,9 @@ struct Spread {
 [[nodiscard]] const Spread* spread_of(const at::Tensor& parameter);
 
 /// An alias of a shard (or of its gradient) that the gate does not guard: reads
-/// and writes this rank's part only, for those who mean it. A plain tensor comes
-/// back as it is. Shares data and version counter; has no autograd history.
+/// and writes this rank's part only, for those who mean it. A plain tensor
+/// comes back as it is. Shares data and version counter; has no autograd
+/// history.
 [[nodiscard]] at::Tensor local(const at::Tensor& shard);
 
 }  // namespace tessera
