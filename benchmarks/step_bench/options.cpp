@@ -1,5 +1,7 @@
 #include "benchmarks/step_bench/options.h"
 
+#include <ATen/Context.h>
+
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <map>
@@ -32,6 +34,33 @@ void apply_preset(Options& options, int64_t seq) {
   options.model.seq = seq > 0 ? seq : options.model.seq;
 }
 
+void add_sharding_options(CLI::App& app, Options& options) {
+  app.add_flag_callback(
+      "--fp32", [&] { options.precision = Precision::float32; },
+      "no mixed precision");
+  app.add_flag_callback(
+      "--no-reshard", [&] { options.reshard = false; },
+      "keep full parameters between forward and backward");
+  app.add_option("--replicas", options.replicas,
+                 "copies of the sharded model (HSDP)")
+      ->check(CLI::PositiveNumber);
+  app.add_flag("--offload", options.offload,
+               "shards and optimizer in host memory");
+  app.add_flag("--float8", options.float8, "gather weights as float8");
+  app.add_option("--stepping", options.stepping,
+                 "of the optimizer: clipped, unclipped or in_backward")
+      ->transform(CLI::CheckedTransformer(std::map<std::string, Stepping>{
+          {"clipped", Stepping::clipped},
+          {"unclipped", Stepping::unclipped},
+          {"in_backward", Stepping::in_backward}}));
+  app.add_option("--prefetch", options.prefetch,
+                 "units whose gathers are started ahead")
+      ->check(CLI::NonNegativeNumber);
+  app.add_flag_callback(
+      "--graph", [&] { options.issue = Issue::graph; },
+      "the whole step as one CUDA graph; wants --warmup 4 or more");
+}
+
 }  // namespace
 
 std::optional<Options> parse_options(int argc, char** argv) {
@@ -60,30 +89,13 @@ std::optional<Options> parse_options(int argc, char** argv) {
               {"none", RecomputePolicy::none},
               {"selective", RecomputePolicy::selective},
               {"block", RecomputePolicy::block}}));
+  add_sharding_options(app, options);
+  app.add_option("--trace", options.trace,
+                 "file for a Kineto trace of three more steps of rank 0");
   app.add_flag_callback(
-      "--fp32", [&] { options.precision = Precision::float32; },
-      "no mixed precision");
-  app.add_flag_callback(
-      "--no-reshard", [&] { options.reshard = false; },
-      "keep full parameters between forward and backward");
-  app.add_option("--replicas", options.replicas,
-                 "copies of the sharded model (HSDP)")
-      ->check(positive);
-  app.add_flag("--offload", options.offload,
-               "shards and optimizer in host memory");
-  app.add_flag("--float8", options.float8, "gather weights as float8");
-  app.add_option("--stepping", options.stepping,
-                 "of the optimizer: clipped, unclipped or in_backward")
-      ->transform(CLI::CheckedTransformer(std::map<std::string, Stepping>{
-          {"clipped", Stepping::clipped},
-          {"unclipped", Stepping::unclipped},
-          {"in_backward", Stepping::in_backward}}));
-  app.add_option("--prefetch", options.prefetch,
-                 "units whose gathers are started ahead")
-      ->check(CLI::NonNegativeNumber);
-  app.add_flag_callback(
-      "--graph", [&] { options.issue = Issue::graph; },
-      "the whole step as one CUDA graph; wants --warmup 4 or more");
+      "--deterministic",
+      [] { at::globalContext().setDeterministicAlgorithms(true, false); },
+      "the same numbers in every run");
   app.add_flag_callback(
       "--plain", [&] { options.strategy = Strategy::plain; },
       "one process, no sharding: what the compute alone takes");

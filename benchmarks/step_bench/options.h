@@ -35,7 +35,8 @@ struct Options {
   bool offload = false;  // shards and optimizer in pinned host memory
   bool float8 = false;   // gathers
   Stepping stepping = Stepping::clipped;
-  size_t prefetch = 0;  // units gathered ahead
+  std::optional<size_t> prefetch;  // units gathered ahead
+  std::string trace;  // file for a Kineto trace of three more steps; or none
   Issue issue = Issue::eager;
   double peak_tflops = 989;
 };

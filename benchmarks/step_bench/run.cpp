@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "benchmarks/step_bench/trace.h"
 #include "tessera/tessera.h"
 #include "tessera/train/build_model_meta.h"
 
@@ -130,6 +131,7 @@ class Bench {
       }
       measure(step);
     }
+    if (!options_.trace.empty()) trace();
   }
 
   [[nodiscard]] nlohmann::ordered_json report() const;
@@ -147,6 +149,19 @@ class Bench {
       issue_times_.push_back(seconds_between(start, issued));
     }
     losses_.push_back(loss);
+  }
+
+  /// After the steps that count: a trace slows them down.
+  void trace() {
+    const bool mine = mesh_.world().rank() == 0;
+    if (mine) start_trace(device_);
+    for (int64_t step = 0; step < 3; ++step) {
+      const StepRange range(step);
+      (void)(graphed_ ? (*graphed_)(batches_of(step))[0]
+                      : train_step(batches_of(step)));
+      synchronize(device_);
+    }
+    if (mine) write_trace(options_.trace);
   }
 
   /// A graph's memory is taken when it is captured, not when it is replayed.
@@ -240,8 +255,9 @@ nlohmann::ordered_json Bench::report() const {
       {"graph", graphed_ != nullptr},
       {"replicas", options_.replicas},
       {"float8", options_.float8},
-      {"prefetch", options_.prefetch},
+      {"prefetch", nullptr},
       {"step_in_backward", options_.stepping == Stepping::in_backward}};
+  if (options_.prefetch) out["prefetch"] = *options_.prefetch;
   if (!device_.is_cpu()) {
     const auto stats =
         at::getDeviceAllocator(device_.type())->getDeviceStats(device_.index());

@@ -166,8 +166,6 @@ void AdamW::step_only(const std::vector<at::Tensor>& parameters) {
   step_these(&chosen, {});
 }
 
-void AdamW::step_unless(const at::Tensor& skip) { step_these(nullptr, skip); }
-
 void AdamW::step_these(const Chosen* chosen, const at::Tensor& skip) {
   at::NoGradGuard no_grad;
   ++round_;

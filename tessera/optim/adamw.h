@@ -66,10 +66,9 @@ class AdamW : public torch::optim::Optimizer {
 
   /// As `step`, but where `skip`, a 0-dim tensor, is 1 instead of 0, parameters
   /// and state stay as they are. Nothing waits: the device decides.
-  void step_unless(const at::Tensor& skip);
+  void step_unless(const at::Tensor& skip) { step_these(nullptr, skip); }
 
-  /// `step` for those of `parameters` that are in this optimizer: a part of the
-  /// step, for step_in_backward (tessera/shard/unit_settings.h).
+  /// A part of `step`: these parameters of it, as step_in_backward wants it.
   void step_only(const std::vector<at::Tensor>& parameters);
 
   // For steps captured in a CUDA graph (tessera/graph).

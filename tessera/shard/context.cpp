@@ -261,10 +261,7 @@ void ShardContext::issue_reductions(Issue which) {
         (unit->pass.joined_late || !unit->complete())) {
       return;
     }
-    for (Unit* other : units_) {
-      other->go_on_with_reduce();
-      other->step_early();
-    }
+    for (Unit* other : units_) other->go_on_with_reduce();
     unit->start_reduce();
   }
 }

@@ -188,6 +188,9 @@ void shard(const Modules& modules, FullyShardOptions options,
   const MeshRoles roles = mesh_roles(options.mesh, options.replicate_axis);
   options.reshard_after_forward =
       resolved(options.reshard_after_forward, roles.shard);
+  if (!options.prefetch) {
+    options.prefetch = options.mesh.world().device().is_cpu() ? 0 : 1;
+  }
   require<InvalidArgument>(!modules.empty(), [] {
     return str("fully_shard: the list of modules is empty.");
   });

@@ -55,7 +55,7 @@ std::vector<Unit*> GatherAhead::next_after(const Unit& unit, Pass pass) {
     if (alive && index_of(*alive) < units_.size()) next.push_back(alive.get());
   }
   if (!listed.empty()) return next;
-  for (const size_t index : order_of(pass).ahead(unit.options().prefetch)) {
+  for (const size_t index : order_of(pass).ahead(*unit.options().prefetch)) {
     next.push_back(units_[index]);
   }
   return next;

@@ -108,8 +108,9 @@ struct FullyShardOptions {
   std::string replicate_axis = {};
   // How many units ahead of the one in use gathers are started, in forward and
   // in backward, once a pass has shown the order. Each takes the memory of its
-  // full parameters earlier.
-  size_t prefetch = 0;
+  // full parameters earlier. Unset: 1 on a GPU, where a gather then runs beside
+  // the compute of the unit before; 0 on CPU, which does both.
+  std::optional<size_t> prefetch = {};
   Debug debug = Debug::none;
 };
 

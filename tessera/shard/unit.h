@@ -114,11 +114,9 @@ class Unit final : public StorageOwner,
   /// frozen unit).
   [[nodiscard]] bool complete() const;
   void start_reduce();
+  /// Takes the sum further, and steps this unit if its optimizer may go early.
   void go_on_with_reduce();
   void finish_reduce(const std::vector<std::vector<bool>>& had_gradient);
-  /// Steps now, on the stream of the reductions, if nothing needs this unit any
-  /// more in this pass.
-  void step_early();
   /// Steps what has not, behind `finish_reduce`; the current stream then waits
   /// for all of it.
   void step_at_end();
@@ -159,6 +157,9 @@ class Unit final : public StorageOwner,
 
  private:
   void install_hooks();
+  /// Steps now, on the stream of the reductions, if nothing needs this unit any
+  /// more in this pass.
+  void step_early();
   [[nodiscard]] CallLabel label(std::string_view phase,
                                 std::string_view op) const;
 

@@ -1,0 +1,133 @@
+#include "tessera/base/error.h"
+#include "tessera/shard/context.h"
+#include "tessera/shard/unit.h"
+
+// Gradients of a unit: as they come, reduced, stepped.
+
+namespace tessera {
+
+bool Unit::trainable() const {
+  return std::any_of(groups_.begin(), groups_.end(), [](const auto& group) {
+    return group->num_trainable() > 0;
+  });
+}
+
+bool Unit::holds_gradients() const {
+  return std::any_of(groups_.begin(), groups_.end(), [](const auto& group) {
+    return group->gradients().holds_any();
+  });
+}
+
+bool Unit::complete() const {
+  size_t awaited = 0;
+  for (const auto& group : groups_) awaited += group->num_trainable();
+  return num_arrived_ >= awaited;
+}
+
+void Unit::on_gradient(size_t g, size_t i) {
+  context_->ensure_backward();
+  ParameterGroup& group = *groups_[g];
+  at::Tensor full = group.full(i);
+  at::Tensor grad = std::move(full.mutable_grad());
+  full.mutable_grad().reset();
+  if (!grad.defined() || !group.trainable(i)) return;
+  require<Unsupported>(!grad.requires_grad(), [&] {
+    return str("backward with create_graph: the gradient of parameter '",
+               group.name(i),
+               "' would carry a graph, which its shard's "
+               "gradient cannot. Use torch::autograd::grad on the inputs or on "
+               "the module's members for the part to differentiate again.");
+  });
+  if (pass.reduced) step.note_late_use(name_);
+  context_->note_part(*this);
+  group.gradients().hold(i, std::move(grad));
+  if (!arrived_[g][i]) {
+    arrived_[g][i] = true;
+    ++num_arrived_;
+  }
+  if (!complete()) return;
+  if (release == Release::on_completion && reshard_after_backward &&
+      gathered()) {
+    reshard();
+    pass.released = true;
+  }
+  if (gradient_sync) context_->issue_reductions();
+}
+
+void Unit::start_reduce() {
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    ParameterGroup& group = *groups_[g];
+    if (group.num_trainable() == 0) continue;
+    for (size_t i = 0; i < group.size(); ++i) {
+      if (group.gradients().holds(i)) reduced_gradients_[g][i] = true;
+    }
+    group.gradients().start(label("backward", ""));
+  }
+  pass.reduced = true;
+  ++counts_.reduces;
+}
+
+void Unit::go_on_with_reduce() {
+  for (const auto& group : groups_) {
+    group->gradients().go_on(label("backward", ""));
+  }
+  step_early();
+}
+
+void Unit::finish_reduce(const std::vector<std::vector<bool>>& had_gradient) {
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    groups_[g]->gradients().finish(had_gradient[g], label("backward", ""));
+  }
+}
+
+void Unit::step_early() {
+  if (!pass.reduced || !gradient_sync || !complete() || !step.may_run_early()) {
+    return;
+  }
+  for (const auto& group : groups_) {
+    if (!group->gradients().unobserved()) return;
+  }
+  const auto& lanes = *this->lanes();
+  StreamScope scope(lanes.all_reduce ? lanes.all_reduce_stream
+                                     : lanes.reduce_stream);
+  finish_reduce(reduced_gradients_);
+  step.run(groups_);
+}
+
+void Unit::step_at_end() {
+  if (!step.is_set()) return;
+  step.run(groups_);
+  step.join(current_stream(lanes()->device));
+}
+
+void Unit::end_pass() {
+  step.end_pass(pass.reduced);
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    arrived_[g].assign(arrived_[g].size(), false);
+    reduced_gradients_[g].assign(arrived_[g].size(), false);
+    if (!gradient_sync) groups_[g]->gradients().settle();
+  }
+  num_arrived_ = 0;
+  // What was not reduced now must be by the next pass that is.
+  const bool waiting = pass.took_part && !gradient_sync;
+  pass = {};
+  pass.took_part = waiting;
+}
+
+void Unit::abandon_pass() noexcept {
+  step.abandon_pass();
+  for (const auto& group : groups_) {
+    group->gradients().abandon();
+    for (size_t i = 0; i < group->size(); ++i) {
+      at::Tensor full = group->full(i);
+      if (full.defined()) full.mutable_grad().reset();
+    }
+  }
+  for (auto& arrived : arrived_) arrived.assign(arrived.size(), false);
+  for (auto& had : reduced_gradients_) had.assign(had.size(), false);
+  num_arrived_ = 0;
+  pass = {};
+  reshard();
+}
+
+}  // namespace tessera
