@@ -3,6 +3,7 @@
 Distances are relative to the largest loss, norm or gradient of the step, or the
 largest weight: a gradient that is zero in theory is rounding alone.
 """
+import json
 import math
 
 # What is left between two right answers is the order of sums over ranks and
@@ -25,10 +26,38 @@ UNLIKE = {"losses": 0.15, "evaluations": 0.15, "norms": 0.4, "gradients": 0.4,
 BLOWN_UP = {"fsdp2": 1, "plain": 2}
 
 
+# A model may blow up the rounding of fp32 too, by a LayerNorm of nearly equal
+# numbers, say. So little is forgiven where the same case in fp64 agrees with one
+# process this nearly; outcomes hold gradients and weights as fp32.
+BLOWN_UP_SINGLE = 1e-2
+DOUBLE = {"losses": 1e-10, "evaluations": 1e-10, "norms": 1e-10,
+          "gradients": 3e-7, "inputs": 3e-7, "weights": 3e-7}
+
+
 def has_bf16(case):
     return case["dtype"] == "bf16" or any(
         unit[key] == "bf16" for unit in case["units"]
         for key in ("param_dtype", "reduce_dtype"))
+
+
+def may_be_rounding(case, outcomes):
+    """Whether the same case in fp64 shall decide."""
+    dtypes = {case["dtype"]} | {
+        unit[key] for unit in case["units"]
+        for key in ("param_dtype", "reduce_dtype", "output_dtype")}
+    apart = furthest(outcomes["tessera"], outcomes["plain"])
+    return dtypes <= {"fp32", None} and bool(apart) and all(
+        far < BLOWN_UP_SINGLE for far, _ in apart.values())
+
+
+def in_double(case):
+    return json.loads(json.dumps(case).replace('"fp32"', '"fp64"'))
+
+
+def agrees_in_double(outcomes):
+    apart = furthest(outcomes["tessera"], outcomes["plain"])
+    return bool(apart) and all(far <= DOUBLE[key]
+                               for key, (far, _) in apart.items())
 
 
 def tolerances(case, other, outcomes):

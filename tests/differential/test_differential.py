@@ -5,11 +5,13 @@
 A failure names its seed; `differential.py PROGRAM --first SEED --count 1 --show`
 runs that case alone.
 """
+import copy
 import sys
 import unittest
 
 import differential  # noqa: I001: sets threads before torch is imported
 import cases
+import compare
 
 FIRST, COUNT = 1, 200
 DEADLINE_S = 300
@@ -26,8 +28,9 @@ class Differential(unittest.TestCase):
         for case in self.cases:
             if case["world"] == world:
                 with self.subTest(seed=case["seed"]):
-                    found = differential.findings(
-                        case, self.outcomes[case["seed"]])
+                    found = differential.settle(
+                        PROGRAM, case, self.outcomes[case["seed"]],
+                        DEADLINE_S)
                     self.assertFalse(found, "\n".join(found))
 
     def test_one_rank_is_like_fsdp2_and_one_process(self):
@@ -54,6 +57,20 @@ class Differential(unittest.TestCase):
             self.assertEqual({case[key] for case in self.cases}, {True, False})
         self.assertTrue(any(len(unit["modules"]) > 1 for case in self.cases
                             for unit in case["units"]))
+
+    def test_only_what_double_precision_clears_is_taken_for_rounding(self):
+        case = next(case for case in self.cases if compare.may_be_rounding(
+            case, self.outcomes[case["seed"]]))
+
+        def findings_if_off_by(factor):
+            outcomes = copy.deepcopy(self.outcomes[case["seed"]])
+            outcomes["tessera"]["losses"][0] *= factor
+            self.assertTrue(differential.findings(case, outcomes))
+            self.assertFalse(compare.agrees_in_double(outcomes))
+            return differential.settle(PROGRAM, case, outcomes, DEADLINE_S)
+
+        self.assertFalse(findings_if_off_by(1.001))
+        self.assertTrue(findings_if_off_by(1.1))  # not even asked for
 
 
 if __name__ == "__main__":
