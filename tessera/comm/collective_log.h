@@ -22,7 +22,7 @@
 #include <vector>
 
 #include "tessera/comm/collective_entry.h"
-#include "tessera/comm/fnv_hash.h"
+#include "tessera/base/fnv_hash.h"
 
 namespace tessera {
 

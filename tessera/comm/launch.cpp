@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "tessera/base/error.h"
-#include "tessera/comm/fnv_hash.h"
+#include "tessera/base/fnv_hash.h"
 
 namespace tessera {
 namespace {

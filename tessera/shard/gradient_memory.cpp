@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "tessera/base/error.h"
+#include "tessera/base/fnv_hash.h"
 #include "tessera/comm/collective_log.h"
-#include "tessera/comm/fnv_hash.h"
 #include "tessera/device/capture.h"
 #include "tessera/shard/unit.h"
 
