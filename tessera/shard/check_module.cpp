@@ -11,7 +11,7 @@
 #include <algorithm>
 
 #include "tessera/base/error.h"
-#include "tessera/base/hash_bytes.h"
+#include "tessera/base/fnv_hash.h"
 #include "tessera/module/gate.h"
 
 namespace tessera {

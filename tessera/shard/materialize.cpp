@@ -9,6 +9,7 @@
 #include <unordered_set>
 
 #include "tessera/base/error.h"
+#include "tessera/base/fnv_hash.h"
 #include "tessera/module/initializers.h"
 #include "tessera/module/meta_memory.h"
 #include "tessera/module/traversal.h"
@@ -21,10 +22,7 @@ namespace tessera {
 namespace {
 
 uint64_t seed_for(uint64_t seed, const std::string& name) {
-  uint64_t hash = 0xcbf29ce484222325ull ^ seed;
-  for (const char c : name) {
-    hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ull;
-  }
+  uint64_t hash = FnvHash(FnvHash::kStart ^ seed).add_characters(name).value();
   hash ^= hash >> 31;
   return hash * 0x9e3779b97f4a7c15ull;
 }

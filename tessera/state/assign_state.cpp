@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "tessera/base/error.h"
-#include "tessera/base/hash_bytes.h"
+#include "tessera/base/fnv_hash.h"
 #include "tessera/state/broadcast_full.h"
 #include "tessera/state/state_group.h"
 #include "tessera/state/state_message.h"
