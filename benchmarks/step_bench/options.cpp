@@ -90,6 +90,8 @@ std::optional<Options> parse_options(int argc, char** argv) {
               {"selective", RecomputePolicy::selective},
               {"block", RecomputePolicy::block}}));
   add_sharding_options(app, options);
+  app.add_flag("--same-start", options.same_start,
+               "the weights that the peer has with its --same-start");
   app.add_option("--trace", options.trace,
                  "file for a Kineto trace of three more steps of rank 0");
   app.add_flag_callback(

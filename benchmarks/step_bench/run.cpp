@@ -58,6 +58,20 @@ void draw_weights(torch::nn::Module& model) {
   tessera::materialize(model, {.init = draw});
 }
 
+/// As `draw_by_name` of the peer.
+void draw_weights_by_name(torch::nn::Module& model) {
+  const tessera::FullParameters scope(model, tessera::Write::keep);
+  const torch::NoGradGuard no_grad;
+  for (auto& item : model.named_parameters()) {
+    if (item.value().dim() < 2) continue;
+    int64_t seed = 0;
+    for (const char byte : item.key()) seed = (seed * 31 + byte) % (1LL << 31);
+    auto random = at::make_generator<at::CPUGeneratorImpl>(seed);
+    item.value().copy_(
+        torch::empty(item.value().sizes()).normal_(0, 0.02, random));
+  }
+}
+
 LanguageModelPtr plain_model(const Options& options, c10::Device device) {
   auto model = tessera::train::build_model_meta(options.model);
   draw_weights(*model);
@@ -109,6 +123,7 @@ class Bench {
     data_ = torch::randint(0, options.model.vocab,
                            {kNumBatches, options.batch, options.model.seq + 1},
                            random, torch::kLong);
+    if (options.same_start) draw_weights_by_name(*model_);
     if (options.stepping == Stepping::in_backward) {
       tessera::step_in_backward(*model_, [this](const auto& shards) {
         optimizer_.step_only(shards);
@@ -249,14 +264,19 @@ nlohmann::ordered_json Bench::report() const {
       {"mfu", nullptr},
       {"peak_alloc_gib", nullptr},
       {"peak_reserved_gib", nullptr},
+      {"device_used_gib", nullptr},
       {"loss_first", rounded(losses_.front().item<double>(), 4)},
       {"loss_last", rounded(losses_.back().item<double>(), 4)},
+      {"losses", nlohmann::json::array()},
       // Ours alone.
       {"graph", graphed_ != nullptr},
       {"replicas", options_.replicas},
       {"float8", options_.float8},
       {"prefetch", nullptr},
       {"step_in_backward", options_.stepping == Stepping::in_backward}};
+  for (const auto& loss : losses_) {
+    out["losses"].push_back(rounded(loss.item<double>(), 6));
+  }
   if (options_.prefetch) out["prefetch"] = *options_.prefetch;
   if (!device_.is_cpu()) {
     const auto stats =
@@ -268,6 +288,10 @@ nlohmann::ordered_json Bench::report() const {
                          4);
     out["peak_alloc_gib"] = rounded(stats.allocated_bytes[0].peak / kGib, 3);
     out["peak_reserved_gib"] = rounded(stats.reserved_bytes[0].peak / kGib, 3);
+    // Of the whole device: other processes, communicators and contexts too.
+    const auto [free, total] =
+        at::getDeviceAllocator(device_.type())->getMemoryInfo(device_.index());
+    out["device_used_gib"] = rounded((total - free) / kGib, 3);
   }
   return out;
 }

@@ -23,6 +23,15 @@ def run(*options, ranks=1):
     return json.loads(lines[0])
 
 
+def run_peer(*options, ranks):
+    done = subprocess.run(
+        [TESSERA, "run", "-n", str(ranks), "--", TORCH_PYTHON, str(PEER), *JOB,
+         *options], capture_output=True, text=True, timeout=120)
+    if done.returncode:
+        raise AssertionError(done.stderr)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
 def peer_tree():
     return ast.walk(ast.parse(PEER.read_text()))
 
@@ -33,7 +42,8 @@ class StepBench(unittest.TestCase):
             [k.arg for k in node.value.keywords] for node in peer_tree()
             if isinstance(node, ast.Assign)
             and getattr(node.targets[0], "id", "") == "out")
-        self.assertEqual(list(run()), fields + ["graph", "replicas", "float8"])
+        self.assertEqual(list(run()), fields + [
+            "graph", "replicas", "float8", "prefetch", "step_in_backward"])
 
     def test_says_what_was_measured(self):
         line = run("--accum", "2", "--no-reshard")
@@ -66,6 +76,17 @@ class StepBench(unittest.TestCase):
             self.assertAlmostEqual(line["loss_last"], plain["loss_last"],
                                    delta=2e-3)
 
+    def test_has_the_losses_of_the_peer_from_the_same_start(self):
+        if not TORCH_PYTHON:
+            self.skipTest("no Python that imports torch")
+        ours = run("--same-start", ranks=2)["losses"]
+        theirs = run_peer("--same-start", ranks=2)["losses"]
+        self.assertEqual(len(ours), 4)
+        self.assertNotEqual(ours[0], ours[-1])
+        for own, other in zip(ours, theirs, strict=True):
+            # fp32, with sums in another order.
+            self.assertAlmostEqual(own, other, delta=2e-5)
+
     def test_refuses_an_unknown_preset(self):
         done = subprocess.run([STEP_BENCH, "--preset", "2t"],
                               capture_output=True, text=True, timeout=60)
@@ -74,5 +95,5 @@ class StepBench(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    STEP_BENCH, TESSERA = sys.argv[1:3]
+    STEP_BENCH, TESSERA, TORCH_PYTHON = sys.argv[1:4]
     unittest.main(argv=sys.argv[:1])
