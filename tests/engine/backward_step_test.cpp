@@ -124,6 +124,46 @@ TEST_F(BackwardStepping, GivesTheWeightsOfStepsAfterBackwardWithReplicas) {
   });
 }
 
+TEST_F(BackwardStepping, GivesTheSameWeightsWithEveryOption) {
+  using Change = std::function<void(FullyShardOptions&)>;
+  const std::map<std::string, Change> changes = {
+      {"prefetch", [](auto& options) { options.prefetch = 2; }},
+      {"kept", [](auto& o) { o.reshard_after_forward = Reshard::never; }},
+      {"kept by 2", [](auto& options) { options.reshard_after_forward = 2; }},
+      {"offload", [](auto& options) { options.offload_policy.emplace(false); }},
+      {"bf16",
+       [](auto& options) {
+         options.mp_policy = {.param_dtype = torch::kBFloat16,
+                              .reduce_dtype = torch::kFloat32};
+       }},
+      {"other dim",
+       [](auto& options) {
+         options.shard_placement_fn = [](const Tensor& parameter) {
+           return Shard{parameter.dim() - 1};
+         };
+       }},
+  };
+  on_ranks(4, [&](const World& world) {
+    for (const auto& [name, change] : changes) {
+      SCOPED_TRACE(name);
+      FullyShardOptions options = options_for(init_device_mesh(world));
+      change(options);
+      const auto make = [&] {
+        Model model = build(make_chain);
+        shard(*model, options, kChainUnits);
+        return model;
+      };
+      expect_no_difference(world, make, chain_loss);
+    }
+    const auto make_whole = [&] {
+      Model model = build(make_chain);
+      replicate(*model, options_for(init_device_mesh(world)));
+      return model;
+    };
+    expect_no_difference(world, make_whole, chain_loss);
+  });
+}
+
 /// For each step in one backward: the unit's first shard, and how many
 /// parameters of the whole model then held gradients.
 struct Seen {
