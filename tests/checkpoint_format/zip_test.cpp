@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <vector>
 
 #include "tessera/base/error.h"
 #include "tessera/checkpoint/crc32.h"
@@ -42,6 +43,31 @@ std::string tensor_item(Dtype dtype, const std::vector<int64_t>& sizes,
   std::string item = layout.prefix() + data + layout.suffix(crc_of(data));
   EXPECT_EQ(item.size(), layout.num_bytes());
   return item;
+}
+
+// Bit by bit, as the polynomial says.
+uint32_t slow_crc32(std::span<const std::byte> bytes, uint32_t before) {
+  uint32_t crc = ~before;
+  for (const std::byte byte : bytes) {
+    crc ^= static_cast<uint32_t>(byte);
+    for (int bit = 0; bit < 8; ++bit) {
+      crc = crc >> 1 ^ (crc & 1 ? 0xedb88320 : 0);
+    }
+  }
+  return ~crc;
+}
+
+TEST(Crc32, IsThatOfItsPolynomialAtEveryLengthAndPlace) {
+  std::vector<std::byte> bytes(400);
+  uint32_t number = 1;
+  for (std::byte& byte : bytes) {
+    number = number * 1664525 + 1013904223;
+    byte = static_cast<std::byte>(number >> 24);
+  }
+  for (size_t length = 0; length <= 300; ++length) {
+    const auto part = std::span(bytes).subspan(length % 17, length);
+    EXPECT_EQ(crc32(part, number), slow_crc32(part, number)) << length;
+  }
 }
 
 TEST(Crc32, IsThatOfZipFilesAndCombines) {
