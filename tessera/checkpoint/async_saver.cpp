@@ -34,6 +34,7 @@ struct AsyncSaver::Job {
   std::exception_ptr commit_failure;  // on rank 0
   std::atomic<bool> written = false;  // this rank's part, or it failed
   std::atomic<bool> failed = false;
+  std::atomic<bool> ended = false;
   std::jthread thread;  // last: it uses all of the above
 
   void run(const std::stop_token& stop) {
@@ -48,6 +49,7 @@ struct AsyncSaver::Job {
     written.notify_all();
     // Without its own part, rank 0 has nothing to wait for.
     if (peers.rank == 0 && !write_failure) commit(stop);
+    ended = true;
   }
 
   void commit(const std::stop_token& stop) {
@@ -100,6 +102,8 @@ void AsyncSaver::save(const std::string& path, const State& state) {
 }
 
 bool AsyncSaver::failed() const { return job_ != nullptr && job_->failed; }
+
+bool AsyncSaver::saving() const { return job_ != nullptr && !job_->ended; }
 
 // Rank 0 may wait for a note that a rank without room on its disk could not
 // leave: when some part has failed, the job goes, and its thread with it.

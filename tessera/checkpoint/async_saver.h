@@ -46,6 +46,10 @@ class AsyncSaver {
   /// under way has failed. Some rank does soon; `wait` then says why, on all.
   [[nodiscard]] bool failed() const;
 
+  /// Not collective, without waiting: whether this rank still writes its part
+  /// or, on rank 0, completes the checkpoint. Ranks may end at different times.
+  [[nodiscard]] bool saving() const;
+
  private:
   struct Job;
 
