@@ -28,6 +28,8 @@ FSDP2 2.11 is not asked for what it is known to do wrong:
   - parameters tied across two calls lose their tie;
   - recompute around units of another compute dtype than their surroundings';
   - a unit wholly frozen at its first use and unfrozen later, under a policy;
+  - a unit that has never run, under a policy with a reduce_dtype of its own, makes
+    backward without synchronisation raise;
   - the largest gradient as norm, where a rank owns nothing of a parameter: fsdp2.py
     takes that norm by hand.
 
@@ -304,6 +306,18 @@ def wholly_frozen(case, units):
     return set(range(len(units))) - trains
 
 
+def never_run(model, units):
+    """The units none of whose parameters are used in any forward."""
+    idle = [f"{path}.list.{i}".removeprefix(".")
+            for path, node in walk(model) if node.get("style") == "spare"
+            for i in range(1, len(node["nodes"]))]
+    owners = {}
+    for name in parameters(model):
+        owners.setdefault(owner_of(name, units), []).append(name)
+    return {owner for owner, names in owners.items()
+            if all(is_below(name, idle) for name in names)}
+
+
 def reason_against_fsdp2(case, units, policy):
     for first, second in case["ties"]:
         if owner_of(first, units) != owner_of(second, units):
@@ -313,6 +327,11 @@ def reason_against_fsdp2(case, units, policy):
                   if is_below(n, [prefix])}
         if on and policy != "none" and owners & wholly_frozen(case, units):
             return "a frozen unit unfrozen under a policy"
+    if case["sync"] == "last" and case["micro_batches"] > 1 and any(
+            case["units"][i]["reduce_dtype"] not in (
+                None, case["units"][i]["param_dtype"])
+            for i in never_run(case["model"], units)):
+        return "a unit that never runs, without sync under a policy"
     sizes = parameters(case["model"])
     if any(dim > 0 and sizes[name][dim] % case["mesh"][-1]
            for name, dim in case["placements"].items()):
