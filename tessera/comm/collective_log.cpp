@@ -68,6 +68,14 @@ uint64_t CollectiveLog::enter_unhashed(std::string_view communicator,
   return push(std::move(entry));
 }
 
+uint64_t CollectiveLog::enter_again(CollectiveEntry entry) {
+  const std::lock_guard lock(mutex_);
+  entry.waited = true;
+  entry.finished = false;
+  waited_ = push(std::move(entry));
+  return waited_;
+}
+
 void CollectiveLog::wait(uint64_t sequence) {
   const std::lock_guard lock(mutex_);
   CollectiveEntry& entry = ring_[sequence % kKept];

@@ -21,8 +21,8 @@
 #include <string_view>
 #include <vector>
 
-#include "tessera/comm/collective_entry.h"
 #include "tessera/base/fnv_hash.h"
+#include "tessera/comm/collective_entry.h"
 
 namespace tessera {
 
@@ -43,6 +43,11 @@ class CollectiveLog {
   uint64_t enter_unhashed(std::string_view communicator, std::string_view kind,
                           const CallLabel& label, int64_t numel = 0,
                           std::optional<c10::ScalarType> dtype = {});
+
+  /// Enters a call that the device makes again in a replay, as one that this
+  /// rank has waited for since `entry.started`. Not hashed. Returns its
+  /// sequence.
+  uint64_t enter_again(CollectiveEntry entry);
 
   /// From here to `finish` the rank does nothing but wait for this one.
   void wait(uint64_t sequence);

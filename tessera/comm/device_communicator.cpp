@@ -8,6 +8,7 @@
 #include "tessera/base/log.h"
 #include "tessera/comm/below_autograd.h"
 #include "tessera/comm/pending.h"
+#include "tessera/device/capture.h"
 
 namespace tessera {
 namespace {
@@ -67,8 +68,8 @@ DeviceCommunicator::DeviceCommunicator(
     : CommunicatorBase(std::move(world), std::move(name), ranks),
       backend_(std::move(backend)) {}
 
-// A NCCL backend that is dropped without shutdown keeps its communicator, and may
-// hang or crash at the end of the process.
+// A NCCL backend that is dropped without shutdown keeps its communicator, and
+// may hang or crash at the end of the process.
 DeviceCommunicator::~DeviceCommunicator() {
   if (!backend_) return;
   try {
@@ -89,6 +90,7 @@ Pending DeviceCommunicator::issue(const char* kind, const CallLabel& label,
     if (coalesce) backend_->startCoalescing();
     body();
     if (coalesce) backend_->endCoalescing();
+    if (capturing(device())) world()->replayed.note(log().at(sequence));
   } catch (const std::exception& error) {
     world()->raise(sequence, reason_of(error));
   }

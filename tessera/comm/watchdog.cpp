@@ -171,6 +171,7 @@ void Watchdog::run() {
 }
 
 void Watchdog::poll() {
+  calls_.look();
   look_for_contradiction();
   if (!watch_store_.check(kAlarm)) return;
   publish_place();

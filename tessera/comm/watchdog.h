@@ -49,6 +49,8 @@ struct WatchdogOptions {
 
 /// What the watchdog needs of its rank; called on the watchdog's thread.
 struct WatchdogCalls {
+  // At each poll.
+  std::function<void()> look;
   // Once, when the job has failed elsewhere: end all waits.
   std::function<void()> end_waits;
   // Is this rank a peer in the communicator of this name?

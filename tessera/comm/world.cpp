@@ -49,6 +49,13 @@ const std::string& World::launcher() const {
 
 CollectiveLog& World::log() const { return checked(state_).log; }
 
+ReplayedCalls& World::replayed() const { return checked(state_).replayed; }
+
+void World::check_alive() const {
+  State& state = checked(state_);
+  state.check_alive(state.log.last().sequence);
+}
+
 std::shared_ptr<Communicator> World::make_communicator(
     const std::string& name, const std::vector<int>& ranks) const {
   check_ranks(checked(state_).place, name, ranks);

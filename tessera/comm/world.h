@@ -25,6 +25,7 @@ namespace tessera {
 
 class Communicator;
 class CollectiveLog;
+class ReplayedCalls;
 
 enum class CommBackend { automatic, gloo, nccl };
 
@@ -73,6 +74,10 @@ class World {
   /// decided it: "Slurm (SLURM_PROCID 3, SLURM_NTASKS 8, SLURM_LOCALID 1)".
   [[nodiscard]] const std::string& launcher() const;
   [[nodiscard]] CollectiveLog& log() const;
+  /// For tessera/graph.
+  [[nodiscard]] ReplayedCalls& replayed() const;
+  /// Errors: CommError when this job has failed.
+  void check_alive() const;
 
   /// A communicator over `ranks` (world ranks, in this order; this rank must be
   /// among them). `name` must be the same on all its ranks and new to them.

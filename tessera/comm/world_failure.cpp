@@ -38,6 +38,20 @@ void World::State::raise(uint64_t sequence, const std::string& cause) {
   throw CommError(str(what, record, "\n", table));
 }
 
+void World::State::look_at_replays() {
+  if (failed_) return;
+  const auto entry = replayed.overdue(place.timeout);
+  if (!entry) return;
+  const uint64_t sequence = log.enter_again(*entry);
+  try {
+    const std::chrono::duration<double> timeout = place.timeout;
+    raise(sequence, str("it did not end within ", timeout.count(),
+                        " s in the replay of a captured step."));
+  } catch (const CommError& error) {
+    log_error(error.what());
+  }
+}
+
 void World::State::check_alive(uint64_t sequence) {
   if (failed_) raise(sequence, "this world has failed before.");
 }

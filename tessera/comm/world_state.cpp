@@ -59,6 +59,7 @@ World::State::State(WorldPlace place, c10::intrusive_ptr<c10d::Store> store,
   watchdog_ = std::make_unique<Watchdog>(
       store_, place.rank, place.size, log,
       WatchdogCalls{
+          .look = [this] { look_at_replays(); },
           .end_waits = [this] { abort(); },
           .has_peer = [this](const std::string& name,
                              int rank) { return has_peer(name, rank); }},

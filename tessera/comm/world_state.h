@@ -21,6 +21,7 @@
 #include "tessera/comm/collective_log.h"
 #include "tessera/comm/group_names.h"
 #include "tessera/comm/rendezvous.h"
+#include "tessera/comm/replayed_calls.h"
 #include "tessera/comm/routes.h"
 #include "tessera/comm/transfer.h"
 #include "tessera/comm/watchdog.h"
@@ -52,6 +53,7 @@ struct World::State {
   const WorldPlace place;
   CollectiveLog log;
   TransferRegistry transfers;
+  ReplayedCalls replayed;
   std::atomic<int64_t> next_id = 0;
   GroupNames group_names;
 
@@ -120,6 +122,9 @@ struct World::State {
 
  private:
   void abort() noexcept;
+  /// On the watchdog's thread: a replay that hangs fails as a collective that
+  /// the host waits for does.
+  void look_at_replays();
   /// Writes the flight record, the first time and if a folder is named for it.
   /// Returns a sentence that names the file, or "".
   std::string record_flight(const std::string& cause) noexcept;

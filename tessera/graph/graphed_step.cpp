@@ -10,6 +10,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/log.h"
 #include "tessera/comm/collective_log.h"
+#include "tessera/comm/replayed_calls.h"
 #include "tessera/comm/world.h"
 #include "tessera/shard/fully_shard.h"
 
@@ -68,6 +69,7 @@ GraphedStep::GraphedStep(torch::nn::Module& model, AdamW& optimizer,
 }
 
 TensorVector GraphedStep::operator()(const TensorVector& inputs) {
+  mesh_.world().check_alive();
   take_inputs(inputs);
   optimizer_.write_rates();
   if (eager_for_good_ || num_eager_ < options_.warmup) {
@@ -77,6 +79,7 @@ TensorVector GraphedStep::operator()(const TensorVector& inputs) {
       capture();
     }
     if (graph_.captured()) {
+      mesh_.world().replayed().launch();
       graph_.replay();
       mark_changed(model_);
     } else {
@@ -126,7 +129,13 @@ void GraphedStep::capture() {
   free_full_parameters();
   std::string failure;
   try {
-    graph_.capture([&] { outputs_ = body_(inputs_); });
+    ReplayedCalls& calls = mesh_.world().replayed();
+    calls.prepare(mesh_.device());
+    graph_.capture([&] {
+      calls.begin();
+      outputs_ = body_(inputs_);
+      calls.end();
+    });
   } catch (const std::exception& error) {
     failure = error.what();
   }

@@ -1,6 +1,7 @@
 // Models and optimizers through checkpoints, at any number of ranks.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 
 #include "tessera/checkpoint/reader.h"
@@ -116,6 +117,11 @@ int64_t take_peak_memory() {
 
 TEST(Checkpoint, TakesLessThan256MiBBesideTheStateToLoadWhateverItsSize) {
   constexpr int64_t kMiB = 1 << 20;
+#ifdef __SANITIZE_ADDRESS__  // it keeps 256 MiB of freed memory
+  constexpr int64_t kMost = 512 * kMiB;
+#else
+  constexpr int64_t kMost = 256 * kMiB;
+#endif
   const TemporaryFolder folder;
   State same;
   same.add("w", torch::full({80, kMiB}, 0.75F));  // 320 MiB
@@ -127,7 +133,7 @@ TEST(Checkpoint, TakesLessThan256MiBBesideTheStateToLoadWhateverItsSize) {
     (void)take_peak_memory();
     const int64_t before = take_peak_memory();
     load(folder / "a", state);
-    EXPECT_LE(take_peak_memory() - before, 256 * kMiB);
+    EXPECT_LE(take_peak_memory() - before, kMost);
   }
   EXPECT_TRUE(half.eq(0.75).all().item<bool>());
 }
@@ -191,8 +197,10 @@ TEST(Checkpoint, OfEveryDtypeAndStrideIsLoadedAndConverted) {
   for (const auto& [name, tensor] : into) {
     const torch::Tensor got = tensor.contiguous();
     const torch::Tensor expected = from.at(name).contiguous();
-    EXPECT_EQ(
-        0, std::memcmp(got.data_ptr(), expected.data_ptr(), expected.nbytes()))
+    const auto* bytes = static_cast<const char*>(expected.const_data_ptr());
+    ASSERT_EQ(got.nbytes(), expected.nbytes()) << name;
+    EXPECT_TRUE(std::equal(bytes, bytes + expected.nbytes(),
+                           static_cast<const char*>(got.const_data_ptr())))
         << name;
   }
   const torch::Tensor wider = torch::zeros({2, 3}, torch::kDouble);

@@ -3,10 +3,12 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <chrono>
 #include <string>
 
 #include "tessera/base/environment.h"
 #include "tessera/base/error.h"
+#include "tessera/comm/replayed_calls.h"
 #include "tessera/comm/world.h"
 #include "tessera/graph/failed_operator.h"
 #include "tessera/graph/graphed_step.h"
@@ -56,6 +58,51 @@ TEST(GradientMemory, RecallsTheLastAnswerToTheSameQuestion) {
   EXPECT_EQ(memory.recall(own), one);
   EXPECT_EQ(memory.recall(other), two);
   EXPECT_THROW((void)memory.recall(two), InvalidState);
+}
+
+CollectiveEntry call(const std::string& communicator, const std::string& unit) {
+  CollectiveEntry entry;
+  entry.communicator = communicator;
+  entry.kind = "all_gather";
+  entry.unit = unit;
+  return entry;
+}
+
+// On CPU a capture does what it notes, so that it is a replay as well.
+TEST(ReplayedCalls, ATimelyReplayIsNotOverdue) {
+  using namespace std::chrono_literals;
+  ReplayedCalls calls;
+  EXPECT_FALSE(calls.overdue(0ms)) << "nothing was ever captured";
+  calls.prepare(at::kCPU);
+  calls.launch();
+  calls.begin();
+  EXPECT_FALSE(calls.overdue(1h)) << "its time is not over";
+  calls.note(call("gather", "u1"));
+  calls.end();
+  EXPECT_FALSE(calls.overdue(0ms)) << "it is through";
+}
+
+TEST(ReplayedCalls, TheFirstCallThatDidNotEndIsWhatAReplayWaitsFor) {
+  using namespace std::chrono_literals;
+  ReplayedCalls calls;
+  calls.prepare(at::kCPU);
+  calls.launch();
+  calls.begin();
+  calls.note(call("gather", "u1"));
+  calls.note(call("reduce", "u1"));
+  calls.end();
+  calls.launch();
+  EXPECT_EQ(calls.overdue(0ms)->kind, "replay") << "all calls have ended";
+  calls.begin();
+  EXPECT_EQ(calls.overdue(0ms)->communicator, "gather");
+  EXPECT_EQ(calls.overdue(0ms)->unit, "u1");
+  calls.end();
+  EXPECT_FALSE(calls.overdue(0ms));
+  calls.prepare(at::kCPU);
+  calls.launch();
+  calls.begin();
+  EXPECT_EQ(calls.overdue(0ms)->kind, "replay")
+      << "the old calls are forgotten";
 }
 
 }  // namespace

@@ -6,10 +6,12 @@
 #include <ATen/Context.h>
 #include <torch/torch.h>
 
+#include <chrono>
 #include <cstdio>
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tessera/base/error.h"
@@ -326,12 +328,27 @@ bool check_host_wait_is_named(const DeviceMesh& mesh) {
   return good;
 }
 
+/// Rank 1 stays away from a replay: the job must end with a table that names
+/// the unit and the operator that rank 0 waits for.
+int hang(const World& world) {
+  const Case wanted{.name = "hang"};
+  Training training(wanted, init_device_mesh(world), How::graph);
+  (void)training.run();
+  if (world.rank() == 1) std::this_thread::sleep_for(std::chrono::minutes(2));
+  (void)training.run();
+  std::printf("FAILED: the replays of rank %d ended\n", world.rank());
+  return 0;
+}
+
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
   std::setvbuf(stdout, nullptr, _IOLBF,
                0);  // what was printed survives a crash
   at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);
+  if (argc > 1 && std::string(argv[1]) == "hang") {
+    return hang(init_distributed({.timeout = std::chrono::seconds(5)}));
+  }
   const World world = init_distributed();
   const DeviceMesh mesh = init_device_mesh(world);
   int failures = 0;
