@@ -23,6 +23,7 @@ Examples:
   tessera checkpoint convert --from-prefix model ckpt/step-1000 w.safetensors
   tessera checkpoint export run/checkpoints/step-1000 weights  (for transformers)
   tessera checkpoint import weights ckpt/step-0
+  tessera checkpoint import weights run --run   (for tessera generate and train)
   tessera checkpoint consolidate ckpt/step-1000 one-file
 Checkpoints are those of torch.distributed.checkpoint, ours and Python's. Nothing
 in them is executed.)";
@@ -104,6 +105,29 @@ void add_export(CLI::App& sub, FileFlags& flags) {
                  "The run's config.toml; found in the folders above `from`");
 }
 
+void add_run_options(CLI::App& sub, FileFlags& flags) {
+  auto* run = sub.add_flag("--run", flags.run,
+                           "Make `to` a run folder, for tessera generate and "
+                           "tessera train --resume auto");
+  sub.add_option("--from-prefix", flags.from_prefix,
+                 "Take only what is below this name of `from`; a checkpoint's "
+                 "model, unless said")
+      ->needs(run);
+  sub.add_option("--config", flags.config,
+                 "A config.toml with the model's shape, if `from` has no "
+                 "config.json")
+      ->needs(run);
+  sub.add_option("--tokens", flags.tokens,
+                 "The token file of the run's config.toml, unless --config "
+                 "names one")
+      ->needs(run)
+      ->capture_default_str();
+  sub.add_option("--tokenizer", flags.tokenizer,
+                 "A SentencePiece model; tokenizer.model in `from`, unless "
+                 "said")
+      ->needs(run);
+}
+
 void add_import(CLI::App& sub, FileFlags& flags) {
   flags.format = "auto";
   add_both(sub, flags);
@@ -115,6 +139,7 @@ void add_import(CLI::App& sub, FileFlags& flags) {
   sub.add_option("--prefix", flags.model_prefix,
                  "The part of the checkpoint that will hold the model")
       ->capture_default_str();
+  add_run_options(sub, flags);
 }
 
 constexpr std::array kActions = {

@@ -9,8 +9,10 @@
 #include "tessera/checkpoint/file.h"
 #include "tessera/checkpoint/safetensors_contents.h"
 #include "tessera/checkpoint/storage.h"
+#include "tessera/train/config_value.h"
 #include "tessera/train/hugging_face.h"
 #include "tessera/train/hugging_face_contents.h"
+#include "tessera/train/import_run.h"
 #include "tessera/train/train_config.h"
 
 namespace tessera::cli {
@@ -21,6 +23,7 @@ using namespace checkpoint;
 constexpr const char* kConfigJson = "config.json";
 constexpr const char* kConfigToml = "config.toml";
 constexpr uint64_t kMostConfig = 1 << 20;
+constexpr uint64_t kMostTokenizer = 1'000'000'000;
 constexpr uint64_t kMostFileBytes = uint64_t{5} * 1000 * 1000 * 1000;
 
 // A bar that is made when the whole is known.
@@ -115,7 +118,76 @@ int export_model(const FileFlags& flags) {
   return 0;
 }
 
+namespace {
+
+// --- import into a run folder ------------------------------------------------
+
+train::ModelConfig hugging_face_model(const FileFlags& flags) {
+  const std::string path = join_path(flags.from, kConfigJson);
+  require<InvalidArgument>(local_storage()->exists(path), [&] {
+    return str("there is no '", path,
+               "' that says the model's shape. Give --config with the "
+               "config.toml of a run.");
+  });
+  return train::read_hugging_face_config(read_file(path, kMostConfig), path);
+}
+
+train::TrainConfig run_config(const FileFlags& flags) {
+  std::vector<std::string> overrides = {"output.folder=" + flags.to};
+  if (!flags.config.empty()) {
+    return train::read_train_config(flags.config, overrides);
+  }
+  const train::ModelConfig model = hugging_face_model(flags);
+  const auto set = [&](const char* key, const auto& value) {
+    overrides.push_back(str(key, "=", train::to_toml(value)));
+  };
+  set("data.tokens", flags.tokens);
+  set("model.vocab", model.vocab);
+  set("model.dim", model.dim);
+  set("model.layers", model.layers);
+  set("model.heads", model.heads);
+  set("model.kv_heads", model.kv_heads);
+  set("model.ffn", model.ffn);
+  set("model.seq", model.seq);
+  set("model.rope_base", model.rope_base);
+  set("model.norm_eps", model.norm_eps);
+  set("model.tied", model.tied);
+  return train::default_train_config(overrides);
+}
+
+train::Tokenizer run_tokenizer(const FileFlags& flags) {
+  std::string path = flags.tokenizer;
+  if (path.empty()) {
+    path = join_path(flags.from, "tokenizer.model");
+    if (!local_storage()->exists(path)) {
+      std::cout << "no tokenizer.model: bytes are the tokens of this run\n";
+      return {};
+    }
+  }
+  return {"sentencepiece", read_file(path, kMostTokenizer)};
+}
+
+int import_to_run(const FileFlags& flags) {
+  const train::TrainConfig config = run_config(flags);
+  const bool nested =
+      flags.from_prefix.empty() && form_of(flags.from) == Form::checkpoint;
+  Contents weights = below(open_contents(flags.from),
+                           nested ? flags.model_prefix : flags.from_prefix);
+  if (flags.format == "hf" ||
+      (flags.format == "auto" && train::has_hugging_face_names(weights))) {
+    weights = train::from_hugging_face(std::move(weights), config.model);
+  }
+  const size_t count =
+      train::import_run(config, std::move(weights), run_tokenizer(flags),
+                        progress_bar("importing"));
+  report(count, flags.to);
+  return 0;
+}
+
+}  // namespace
+
 int import_model(const FileFlags& flags) {
+  if (flags.run) return import_to_run(flags);
   Contents contents = open_contents(flags.from);
   if (flags.format == "hf" ||
       (flags.format == "auto" && is_llama_folder(flags.from))) {

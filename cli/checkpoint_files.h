@@ -17,6 +17,10 @@ struct FileFlags {
   std::string model_prefix = "model";
   std::string format = "hf";
   std::string config;
+  // import into a run folder
+  bool run = false;
+  std::string tokens = "tokens.bin";
+  std::string tokenizer;
 };
 
 int convert_files(const FileFlags& flags);

@@ -45,6 +45,7 @@ class OptimizerState final : public Stateful {
 
   StateDict targets(const Stored& stored) override {
     find_names();
+    if (is_numbered(stored)) number_names();
     StateDict dict;
     for (auto& group : optimizer_.param_groups()) {
       set_fields(group, stored);
@@ -82,6 +83,39 @@ class OptimizerState final : public Stateful {
       if (!item.value().defined()) continue;
       names_.emplace(item.value().unsafeGetTensorImpl(), item.key());
     }
+  }
+
+  // Whether parameters are called by numbers: a raw Python optimizer was saved.
+  static bool is_numbered(const Stored& stored) {
+    return std::ranges::any_of(stored.values, [](const auto& entry) {
+      const auto* names = entry.second.template get<Value::List>();
+      return is_list_of_names(entry.first) && names != nullptr &&
+             std::ranges::any_of(names->items, [](const Value& name) {
+               return name.get<int64_t>() != nullptr;
+             });
+    });
+  }
+
+  static bool is_list_of_names(const std::string& key) {
+    return key.starts_with(kParamGroups) && key.ends_with(".params");
+  }
+
+  // As Python counts: through the groups, each parameter once.
+  void number_names() {
+    int64_t next = 0;
+    for (const auto& group : optimizer_.param_groups()) {
+      for (size_t i = 0; i < group.params().size(); ++i) {
+        if (!is_first(group, i)) continue;
+        names_[group.params()[i].unsafeGetTensorImpl()] = str(next++);
+      }
+    }
+  }
+
+  static bool lists(const Value& names, const std::string& name) {
+    return std::ranges::any_of(names.items(), [&](const Value& item) {
+      const auto* number = item.get<int64_t>();
+      return number != nullptr ? str(*number) == name : item == Value(name);
+    });
   }
 
   const std::string& name_of(const at::Tensor& parameter) const {
@@ -158,11 +192,10 @@ class OptimizerState final : public Stateful {
     for (const auto& [key, value] : stored.values) {
       if (!key.starts_with(kParamGroups)) continue;
       if (key.starts_with(str(kParamGroups, ".", name, "."))) return true;
-      if (!key.ends_with(".params") || value.get<Value::List>() == nullptr) {
+      if (!is_list_of_names(key) || value.get<Value::List>() == nullptr) {
         continue;
       }
-      const auto& names = value.items();
-      if (std::ranges::find(names, Value(name)) != names.end()) return true;
+      if (lists(value, name)) return true;
     }
     return false;
   }
@@ -186,12 +219,10 @@ class OptimizerState final : public Stateful {
     const std::string own = str(kParamGroups, ".", name, ".");
     for (const auto& [key, value] : stored.values) {
       if (key.starts_with(own)) return own;
-      if (!key.starts_with(kParamGroups) || !key.ends_with(".params") ||
-          value.get<Value::List>() == nullptr) {
+      if (!is_list_of_names(key) || value.get<Value::List>() == nullptr) {
         continue;
       }
-      const auto& names = value.items();
-      if (std::ranges::find(names, Value(name)) != names.end()) {
+      if (lists(value, name)) {
         return key.substr(0, key.size() - std::string("params").size());
       }
     }

@@ -134,6 +134,10 @@ std::vector<std::string> check_checkpoint(const ResumePoint& point,
                "never.");
   });
   std::vector<std::string> notes;
+  if (point.world_size == 0) {
+    notes.emplace_back("imported weights, which no run has trained yet");
+    return notes;
+  }
   if (point.world_size != world_size) {
     notes.push_back(str("saved on ", point.world_size, ", goes on on ",
                         world_size, world_size == 1 ? " rank" : " ranks"));

@@ -22,7 +22,7 @@ namespace tessera::train {
 struct ResumePoint {
   std::string path;
   RunCounters counters;
-  int64_t world_size = 1;  // of the run that saved it
+  int64_t world_size = 1;  // of the run that saved it; 0: none, import_run
   std::string config;      // TOML
   std::string text;        // which text the samples are of
 };

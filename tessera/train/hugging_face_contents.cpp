@@ -1,5 +1,6 @@
 #include "tessera/train/hugging_face_contents.h"
 
+#include <algorithm>
 #include <cstring>
 #include <functional>
 #include <optional>
@@ -60,11 +61,22 @@ Contents from_hugging_face(Contents contents, const ModelConfig& model) {
         return name.ends_with(".inv_freq") ||
                (model.tied && name == "lm_head.weight");
       });
+  return with_tables(std::move(ours), model);
+}
+
+bool has_hugging_face_names(const Contents& contents) {
+  return std::ranges::any_of(contents.tensors, [](const ContentTensor& tensor) {
+    return key_of(tensor.path).find(".self_attn.q_proj.") != std::string::npos;
+  });
+}
+
+Contents with_tables(Contents contents, const ModelConfig& model) {
+  if (model.architecture != Architecture::llama) return contents;
   const Rotary rotary =
       make_rotary(model.seq, model.dim / model.heads, model.rope_base);
-  ours.tensors.push_back(table("cos", rotary.cos));
-  ours.tensors.push_back(table("sin", rotary.sin));
-  return ours;
+  contents.tensors.push_back(table("cos", rotary.cos));
+  contents.tensors.push_back(table("sin", rotary.sin));
+  return contents;
 }
 
 }  // namespace tessera::train

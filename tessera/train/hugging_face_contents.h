@@ -18,4 +18,11 @@ namespace tessera::train {
 [[nodiscard]] checkpoint::Contents from_hugging_face(
     checkpoint::Contents contents, const ModelConfig& model);
 
+/// Whether a name is one of transformers' for a Llama-type model alone.
+[[nodiscard]] bool has_hugging_face_names(const checkpoint::Contents& contents);
+
+/// Adds the tables of positions of `model`, which a Llama-type model has.
+[[nodiscard]] checkpoint::Contents with_tables(checkpoint::Contents contents,
+                                               const ModelConfig& model);
+
 }  // namespace tessera::train

@@ -1,6 +1,8 @@
 // Saving while training goes on.
 #include <gtest/gtest.h>
 
+#include <atomic>
+
 #include "tessera/checkpoint/async_saver.h"
 #include "tests/checkpoint/block.h"
 #include "tests/checkpoint_format/folder/hooked_storage.h"
@@ -69,6 +71,33 @@ TEST(AsyncSaver, FailsOnEveryRankTheSameAtTheNextCall) {
       << errors[0];
   EXPECT_EQ(local_storage()->list(folder.path()),
             std::vector<std::string>{"step-1"});
+}
+
+TEST(AsyncSaver, ASecondSaveWaitsForTheFirst) {
+  const TemporaryFolder folder;
+  std::atomic<int> num_early = 0;
+  std::atomic<int> num_files = 0;
+  const auto look = [&](int64_t, const std::string& path) {
+    if (path.find("step-2") == std::string::npos) return;
+    ++num_files;
+    if (!local_storage()->exists(folder / "step-1/.metadata")) ++num_early;
+  };
+  run_ranks(
+      2,
+      [&](const World& world) {
+        Trained trained(world, 7);
+        const State state = state_of(*trained.block, *trained.optimizer);
+        AsyncSaver saver(
+            {.world = world, .storage = std::make_shared<HookedStorage>(look)});
+        EXPECT_FALSE(saver.saving());
+        saver.save(folder / "step-1", state);
+        saver.save(folder / "step-2", state);
+        saver.wait();
+        EXPECT_FALSE(saver.saving());
+      },
+      30s);
+  EXPECT_GT(num_files, 0);
+  EXPECT_EQ(num_early, 0);
 }
 
 // While an older save of the folder is pending, loads see the older state.

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "tessera/checkpoint/convert.h"
 #include "tessera/checkpoint/reader.h"
 #include "tests/checkpoint/block.h"
 #include "tests/support/temporary_folder.h"
@@ -63,6 +64,36 @@ TEST(Python, CheckpointsPassThroughEveryRankCountBitByBit) {
       run(str("timeout 100 ", python, " ", REFEREE, " ",
               fixture("optimizer_adamw_w2"), list, " ", flat));
   EXPECT_TRUE(ok) << output;
+}
+
+// A raw optimizer's state_dict() calls parameters by numbers.
+TEST(Python, OptimizersThatNumberTheirParametersAreLoaded) {
+  const TemporaryFolder folder;
+  const char* python = std::getenv("TESSERA_PYTHON");
+  ASSERT_NE(python, nullptr) << "set TESSERA_PYTHON";
+  const auto [ok, output] =
+      run(str("timeout 100 ", python, " ", NUMBERED, " ", folder.path()));
+  ASSERT_TRUE(ok) << output;
+  ASSERT_EQ(
+      convert(folder / "numbered.pt", folder / "converted", Form::checkpoint)
+          .num_left_out,
+      0U);
+  for (const int ranks : {1, 2, 3}) {
+    for (const char* name : {"named", "numbered", "converted"}) {
+      const std::string again = folder / str(name, "-", ranks);
+      run_ranks(
+          ranks,
+          [&](const World& world) {
+            Trained trained(ranks == 1 ? World() : world, 100);
+            const State state = state_of(*trained.block, *trained.optimizer);
+            load(folder / name, state, {.world = world});
+            save(again, state, {.world = world});
+          },
+          30s);
+      EXPECT_EQ(difference(folder / str("named-", ranks), again), "")
+          << name << " at " << ranks;
+    }
+  }
 }
 
 TEST(Python, ModelsOfEveryParallelismAreLoaded) {
