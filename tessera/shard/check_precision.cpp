@@ -3,6 +3,7 @@
 #include <torch/nn/modules/batchnorm.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/log.h"
 
 namespace tessera {
 namespace {
@@ -42,6 +43,25 @@ void check_precision(const std::vector<FoundParameter>& parameters,
                                 "of its own without param_dtype.");
           });
     }
+  }
+}
+
+void warn_of_low_masters(const std::vector<FoundParameter>& parameters,
+                         const MixedPrecisionPolicy& policy) {
+  if (!policy.param_dtype) return;
+  for (const FoundParameter& found : parameters) {
+    const c10::ScalarType stored = found.tensor.scalar_type();
+    const bool low =
+        c10::isFloatingType(stored) && c10::elementSize(stored) < 4;
+    if (!low || !found.tensor.requires_grad()) continue;
+    log_once(
+        LogLevel::warning,
+        tessera::str("fully_shard: '", found.name, "' is stored in ", stored,
+                     ", and the optimizer steps it there: updates below "
+                     "its precision are lost. For masters in float32 "
+                     "call model->to(torch::kFloat) before: param_dtype "
+                     "alone says what it is gathered and computed in."));
+    return;
   }
 }
 

@@ -1,4 +1,5 @@
-// What no MixedPrecisionPolicy can do, refused before anything is changed.
+// What no MixedPrecisionPolicy can do, refused before anything is changed; and
+// what is seldom meant.
 #pragma once
 
 #include <vector>
@@ -12,5 +13,11 @@ namespace tessera {
 /// dtype than these have. Errors: Unsupported, with the remedy.
 void check_precision(const std::vector<FoundParameter>& parameters,
                      const MixedPrecisionPolicy& policy);
+
+/// Warns, once in a process for each name, of trainable parameters that are
+/// stored in less than 32 bits under a policy with a param_dtype: the optimizer
+/// steps them as they are stored, so that small updates are lost.
+void warn_of_low_masters(const std::vector<FoundParameter>& parameters,
+                         const MixedPrecisionPolicy& policy);
 
 }  // namespace tessera

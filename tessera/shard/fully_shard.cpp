@@ -205,6 +205,9 @@ void shard(const Modules& modules, FullyShardOptions options,
   if (options.start_check == StartCheck::on) {
     check_equal_start(found.own, *context->lanes());
   }
+  if (context->lanes()->control->rank() == 0) {
+    warn_of_low_masters(found.own, options.mp_policy);
+  }
   std::shared_ptr<Unit> unit;
   if (!found.own.empty()) {
     unit = std::make_shared<Unit>(

@@ -53,7 +53,7 @@ at::Tensor send(const StateGroup& group, const at::Tensor& own,
                 at::TensorOptions().dtype(at::kByte).device(group.device));
   at::Tensor rows = elements_at(bytes, 0, type, count).view(sizes);
   if (own.defined()) rows.copy_(own);
-  group.communicator->broadcast(bytes, 0, {.phase = "state dict"}).wait();
+  group.communicator->broadcast(bytes, 0, {.phase = kStatePhase}).wait();
   return rows;
 }
 

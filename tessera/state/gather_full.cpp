@@ -177,7 +177,7 @@ class Gather {
     const at::Tensor output = at::empty({num_ranks * most}, options);
     const GatherCall call{output, input};
     group_.communicator
-        ->all_gather(std::span(&call, 1), {.phase = "state dict"})
+        ->all_gather(std::span(&call, 1), {.phase = kStatePhase})
         .wait();
     if (!receives_) return;
     for (int64_t rank = 0; rank < num_ranks; ++rank) {

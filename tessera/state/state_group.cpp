@@ -11,13 +11,12 @@
 namespace tessera {
 namespace {
 
-constexpr const char* kPhase = "state dict";
 
 StateGroup group_over(std::shared_ptr<Communicator> communicator,
                       c10::Device device) {
   Peers peers{communicator->rank(), communicator->size(),
               [communicator](std::string_view bytes) {
-                return communicator->exchange(bytes, {.phase = kPhase});
+                return communicator->exchange(bytes, {.phase = kStatePhase});
               }};
   return {std::move(peers), std::move(communicator), device};
 }

@@ -13,6 +13,9 @@ namespace tessera {
 
 class Communicator;
 
+/// The phase of all its collectives, as the time-out table shows it.
+inline constexpr const char* kStatePhase = "state dict: call it on all ranks";
+
 struct StateGroup {
   Peers peers = {};
   std::shared_ptr<Communicator> communicator = nullptr;  // null: one rank
