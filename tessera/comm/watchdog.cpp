@@ -3,6 +3,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <cstdlib>
+#include <future>
 #include <utility>
 #include <vector>
 
@@ -162,7 +163,7 @@ void Watchdog::run() {
       poll();
     } catch (const std::exception&) {
       store_lost_ = true;
-      calls_.end_waits();
+      end_waits();
       if (options_.on_timeout == OnTimeout::end_process) end_after_grace();
       return;
     }
@@ -178,8 +179,22 @@ void Watchdog::poll() {
   const bool job_failed =
       watch_store_.check(kCause) || watch_store_.check(kTable);
   if (!job_failed || std::exchange(told_, true)) return;
-  if (!failed_here_) calls_.end_waits();
+  if (!failed_here_) end_waits();
   if (options_.on_timeout == OnTimeout::end_process) end_after_grace();
+}
+
+// A backend that hangs while it is aborted (NCCL may) must not keep the
+// process.
+void Watchdog::end_waits() {
+  if (options_.on_timeout != OnTimeout::end_process) return calls_.end_waits();
+  std::promise<void> ended;
+  std::thread guard([this, through = ended.get_future()] {
+    const ThreadLogRank log_rank(rank_);
+    if (through.wait_for(kGrace) == std::future_status::timeout) end_process();
+  });
+  calls_.end_waits();
+  ended.set_value();
+  guard.join();
 }
 
 void Watchdog::look_for_contradiction() {
@@ -245,6 +260,10 @@ void Watchdog::publish_place() {
 void Watchdog::end_after_grace() {
   std::unique_lock lock(mutex_);
   if (stop_changed_.wait_for(lock, kGrace, [&] { return stop_; })) return;
+  end_process();
+}
+
+void Watchdog::end_process() {
   log_error("the job has failed, and this process did not end by itself ",
             "within ", kGrace.count(), " s; ending it with code ", kExitCode,
             ".");

@@ -92,7 +92,9 @@ class Watchdog {
   void publish_place();
   void look_for_contradiction();
   void report_contradiction(const RankPosition& own, const RankPosition& other);
+  void end_waits();
   void end_after_grace();
+  [[noreturn]] static void end_process();
   [[nodiscard]] std::optional<std::string> why_store_is_lost() const;
   [[nodiscard]] RankPosition position() const;
   [[nodiscard]] std::string agreed_table();

@@ -42,14 +42,16 @@ void World::State::look_at_replays() {
   if (failed_) return;
   const auto entry = replayed.overdue(place.timeout);
   if (!entry) return;
+  failed_ = true;
   const uint64_t sequence = log.enter_again(*entry);
-  try {
-    const std::chrono::duration<double> timeout = place.timeout;
-    raise(sequence, str("it did not end within ", timeout.count(),
-                        " s in the replay of a captured step."));
-  } catch (const CommError& error) {
-    log_error(error.what());
-  }
+  const std::chrono::duration<double> timeout = place.timeout;
+  const std::string what = str(describe_entry(place.rank, log.at(sequence)),
+                               ": it did not end within ", timeout.count(),
+                               " s in the replay of a captured step.");
+  log_error(what, record_flight(what));
+  // Tells the others. No abort: NCCL's may hang behind a graph, and the
+  // watchdog ends this process.
+  (void)table();
 }
 
 void World::State::check_alive(uint64_t sequence) {

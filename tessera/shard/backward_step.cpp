@@ -29,12 +29,13 @@ void BackwardStep::run(
   }
   if (shards.empty()) return;
   ran_ = true;
-  for (const auto& group : groups) in_use_.push_back(group->master()->grad());
+  const auto& lanes = *groups.front()->lanes();
+  if (lanes.all_reduce) {
+    for (const auto& group : groups) in_use_.push_back(group->master()->grad());
+  }
   (*step_)(shards);
   for (const at::Tensor& shard : shards) shard.mutable_grad().reset();
-  const auto& lanes = *groups.front()->lanes();
   done_.record(current_stream(lanes.device));
-  if (!lanes.all_reduce) in_use_.clear();
 }
 
 void BackwardStep::join(const c10::Stream& stream) {

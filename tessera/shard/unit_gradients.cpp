@@ -85,6 +85,9 @@ void Unit::step_early() {
     return;
   }
   for (const auto& group : groups_) {
+    // Where every rank holds all of it, the sum is in the compute stream's
+    // memory, which that stream may hand out again before the step has read it.
+    if (group->layout().world_size() == 1) return;
     if (!group->gradients().unobserved()) return;
   }
   const auto& lanes = *this->lanes();

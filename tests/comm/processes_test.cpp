@@ -217,6 +217,16 @@ TEST(Processes, AnUncaughtErrorIsReportedByAllRanks) {
       << workers[0].output();
 }
 
+TEST(Processes, AreEndedAlsoWhereABackendHangsWhileItIsAborted) {
+  const auto begin = Clock::now();
+  auto workers = start("hang_in_abort", 2, free_port());
+  EXPECT_EQ(workers[1].end(), -SIGABRT) << workers[1].output();
+  EXPECT_EQ(workers[0].end(), 70) << workers[0].output();
+  EXPECT_TRUE(contains(workers[0].output(), "ending it with code 70"))
+      << workers[0].output();
+  EXPECT_LT(Clock::now() - begin, 30s);
+}
+
 TEST(Processes, TwoWithOneRankAreRefused) {
   const int port = free_port();
   Worker first("sum", rank_variables(0, 3, port), kShortTimeout);

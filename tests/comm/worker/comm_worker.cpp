@@ -2,6 +2,7 @@
 // Exit codes: 0 done, 9 CommError (its text on standard output).
 #include <torch/torch.h>
 #include <unistd.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include <chrono>
 #include <iostream>
@@ -12,6 +13,7 @@
 #include "tessera/base/error.h"
 #include "tessera/comm/communicator.h"
 #include "tessera/comm/world.h"
+#include "tessera/comm/world_state.h"
 
 namespace tessera {
 namespace {
@@ -28,12 +30,38 @@ void stay_away() {
   for (;;) std::this_thread::sleep_for(1h);
 }
 
+/// NCCL's abort was seen to hang behind a collective of a CUDA graph.
+class HangsInAbort final : public c10d::Backend {
+ public:
+  using Backend::Backend;
+  void abort() override { stay_away(); }
+};
+
+void connect_what_hangs(const World& world, const std::vector<int>& ranks) {
+  World::State& state = *world.state();
+  state.add_group("hangs", ranks);
+  const BackendPlace place = {.store = state.store_of("hangs"),
+                              .rank = world.rank(),
+                              .size = world.size(),
+                              .timeout = world.timeout(),
+                              .name = "hangs",
+                              .world_ranks = ranks};
+  (void)state.connect(place, [](const BackendPlace& at) {
+    return c10::make_intrusive<HangsInAbort>(at.rank, at.size);
+  });
+}
+
 void run(const std::string& what, std::chrono::seconds timeout) {
   const World world = init_distributed({.timeout = timeout});
   std::vector<int> ranks(world.size());
   std::iota(ranks.begin(), ranks.end(), 0);
   auto comm = world.make_communicator("dp/gather", ranks);
   sum_ranks(*comm, "layers.0");
+  if (what == "hang_in_abort") {
+    connect_what_hangs(world, ranks);
+    if (world.rank() == 0) stay_away();
+    throw std::out_of_range("row 7");
+  }
   if (world.rank() == 1) {
     if (what == "die") _exit(3);
     if (what == "stay_away") stay_away();
