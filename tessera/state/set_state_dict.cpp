@@ -7,6 +7,9 @@
 #include <set>
 
 #include "tessera/base/error.h"
+#include "tessera/shard/find_units.h"
+#include "tessera/shard/parameter_group.h"
+#include "tessera/shard/unit.h"
 #include "tessera/state/assign_state.h"
 #include "tessera/state/optimizer_fields.h"
 #include "tessera/state/optimizer_forms.h"
@@ -28,6 +31,26 @@ Targets model_targets(torch::nn::Module& model, const StateDict& layout) {
   std::ranges::set_difference(given, own,
                               std::back_inserter(targets.report.unexpected));
   return targets;
+}
+
+// A shard of a model that was built on the meta device has memory, but no
+// values until something gives them.
+void require_values(torch::nn::Module& model,
+                    const std::vector<std::string>& missing) {
+  const std::set<std::string> left_out(missing.begin(), missing.end());
+  for (const auto& item : model.named_parameters()) {
+    if (!item.value().defined() || !left_out.contains(item.key())) continue;
+    const auto unit = unit_of(item.value());
+    const bool has_values =
+        unit == nullptr ||
+        std::ranges::all_of(unit->groups(),
+                            [](const auto& g) { return g->has_values(); });
+    require<InvalidState>(has_values, [&] {
+      return str("parameter '", item.key(),
+                 "' has no values yet, and the dict gives none. Call "
+                 "materialize first.");
+    });
+  }
 }
 
 Stored stored_of(const StateDict& layout) {
@@ -139,7 +162,11 @@ KeyReport set_model_state_dict(torch::nn::Module& model, const StateDict& dict,
   const at::NoGradGuard no_grad;
   return assign_state(model, "set_model_state_dict", dict, options,
                       [&](const StateDict& layout) {
-                        return model_targets(model, layout);
+                        Targets targets = model_targets(model, layout);
+                        if (!options.strict) {
+                          require_values(model, targets.report.missing);
+                        }
+                        return targets;
                       })
       .targets.report;
 }

@@ -6,6 +6,7 @@
 
 #include <atomic>
 
+#include "tessera/checkpoint/contents.h"
 #include "tessera/checkpoint/folders.h"
 #include "tests/checkpoint_format/folder/hooked_storage.h"
 #include "tests/checkpoint_format/folder/thread_peers.h"
@@ -43,6 +44,25 @@ TEST(FolderSave, RoundTripsEverySizeAtEveryRankCount) {
         }
       }
     }
+  }
+}
+
+// So that files can be read in place, and around the page cache.
+TEST(FolderSave, PutsTheBytesOfEachTensorAtAMultipleOf4096InItsFile) {
+  const TemporaryFolder folder;
+  Contents contents{.values = {{{"step"}, 7}}};
+  for (const int64_t size : {1, 5, 4097, 20000}) {
+    contents.tensors.push_back({{str("w", size)}, Dtype::uint8, {size}, [size] {
+                                  return std::vector<std::byte>(size);
+                                }});
+  }
+  write_checkpoint(contents, folder / "step-1");
+  const CheckpointReader reader(folder / "step-1");
+  EXPECT_EQ(reader.metadata().tensors.size(), 4U);
+  for (const auto& [key, tensor] : reader.metadata().tensors) {
+    const StoredBox& stored = tensor.boxes.at(0);
+    const ItemTensor item = reader.read_item(key, stored);
+    EXPECT_EQ((stored.place.offset + item.data_begin) % 4096, 0U) << key;
   }
 }
 
