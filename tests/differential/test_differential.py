@@ -59,8 +59,9 @@ class Differential(unittest.TestCase):
                             for unit in case["units"]))
 
     def test_only_what_double_precision_clears_is_taken_for_rounding(self):
-        case = next(case for case in self.cases if compare.may_be_rounding(
-            case, self.outcomes[case["seed"]]))
+        case = next(case for case in self.cases if not compare.has_bf16(case)
+                    and compare.may_be_rounding(
+                        case, self.outcomes[case["seed"]]))
 
         def findings_if_off_by(factor):
             outcomes = copy.deepcopy(self.outcomes[case["seed"]])
