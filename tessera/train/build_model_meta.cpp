@@ -7,6 +7,7 @@
 #include <string>
 
 #include "tessera/module/on_meta.h"
+#include "tessera/shard/float8_gather.h"
 #include "tessera/shard/fully_shard.h"
 #include "tessera/shard/materialize.h"
 #include "tessera/train/gpt2.h"
@@ -20,8 +21,11 @@ std::optional<c10::ScalarType> mixed(Precision dtype) {
   return torch::kBFloat16;
 }
 
-Reshard reshard_of(ReshardPolicy policy) {
-  switch (policy) {
+ReshardAfterForward reshard_of(const ShardConfig& config) {
+  if (config.reshard_ranks > 0) {
+    return ReshardAfterForward(static_cast<int>(config.reshard_ranks));
+  }
+  switch (config.reshard) {
     case ReshardPolicy::always:
       return Reshard::always;
     case ReshardPolicy::never:
@@ -34,14 +38,22 @@ Reshard reshard_of(ReshardPolicy policy) {
 
 FullyShardOptions shard_options(const ShardConfig& config,
                                 const DeviceMesh& mesh) {
-  FullyShardOptions options{
-      .mesh = mesh, .reshard_after_forward = reshard_of(config.reshard)};
+  FullyShardOptions options{.mesh = mesh,
+                            .reshard_after_forward = reshard_of(config),
+                            .prefetch = config.prefetch};
   if (config.param_dtype != Precision::float32) {
     options.mp_policy = {
         .param_dtype = mixed(config.param_dtype),
         .reduce_dtype = config.reduce_dtype == Precision::float32
                             ? torch::kFloat
                             : torch::kBFloat16};
+  }
+  if (config.gather_dtype == GatherDtype::float8) {
+    options.gather_transform = float8_gather();
+  }
+  if (config.offload != Offload::none) {
+    options.offload_policy =
+        CPUOffloadPolicy{.pin_memory = config.offload == Offload::pinned};
   }
   return options;
 }
@@ -75,6 +87,15 @@ LanguageModelPtr build_model_meta(const ModelConfig& config) {
     }
     return std::make_shared<LlamaImpl>(config);
   });
+}
+
+DeviceMesh shard_mesh(const ShardConfig& config, const World& world) {
+  const ShardShape shape = shard_shape(config, world.size());
+  if (shape.replicas == 1) {
+    return init_device_mesh(world, {.shape = {shape.ranks}});
+  }
+  return init_device_mesh(world, {.shape = {shape.replicas, shape.ranks},
+                                  .axes = {"dp_replicate", "dp_shard"}});
 }
 
 void shard_model(LanguageModel& model, const ShardConfig& config,

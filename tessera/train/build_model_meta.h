@@ -1,6 +1,7 @@
 // From a configuration to a model that trains.
 //
 //   auto model = build_model_meta(config.model);            // no memory yet
+//   DeviceMesh mesh = shard_mesh(config.shard, world);
 //   shard_model(*model, config.shard, mesh);                // still none
 //   draw_weights(*model, {.seed = 1, .std = 0.02});         // this rank's part
 #pragma once
@@ -15,6 +16,11 @@ namespace tessera::train {
 
 /// The model on the meta device. Errors: InvalidArgument from `validate`.
 [[nodiscard]] LanguageModelPtr build_model_meta(const ModelConfig& config);
+
+/// All ranks: one axis, or with replicas two, "dp_replicate" and "dp_shard",
+/// the ranks of a replica being neighbours. Errors: those of `shard_shape`.
+[[nodiscard]] DeviceMesh shard_mesh(const ShardConfig& config,
+                                    const World& world);
 
 /// Makes each of the model's units one, then the root.
 void shard_model(LanguageModel& model, const ShardConfig& config,

@@ -124,15 +124,30 @@ void ConfigReader::get(const std::string& key,
 
 std::string ConfigReader::choose(const std::string& key,
                                  std::string_view present,
-                                 const std::vector<std::string>& names) {
+                                 const std::vector<std::string>& names,
+                                 Beside beside) {
   std::string chosen(present);
   get(key, chosen);
   if (std::ranges::find(names, chosen) != names.end()) return chosen;
   const std::string nearest = nearest_name(chosen, names);
-  throw InvalidArgument(str(
-      where(key), ": ", key, " is '", chosen, "'",
-      nearest.empty() ? "" : "; did you mean '" + nearest + "'?",
-      nearest.empty() ? "; give one of: " : " It takes: ", joined(names), "."));
+  throw InvalidArgument(
+      str(where(key), ": ", key, " is '", chosen, "'",
+          nearest.empty() ? "" : "; did you mean '" + nearest + "'?",
+          nearest.empty() ? "; give one of: " : " It takes: ", joined(names),
+          beside == Beside::integers ? ", or an integer." : "."));
+}
+
+void ConfigReader::get(const std::string& key, std::optional<int64_t>& field,
+                       std::string_view unset_name, const Limits& limits) {
+  field.reset();
+  if (is_integer(key)) return get(key, field.emplace(), limits);
+  (void)choose(key, unset_name, {std::string(unset_name)}, Beside::integers);
+}
+
+bool ConfigReader::is_integer(const std::string& key) const {
+  const auto* entry = find(key);
+  return entry != nullptr &&
+         std::holds_alternative<int64_t>(entry->value.value);
 }
 
 bool ConfigReader::has(const std::string& key) const {

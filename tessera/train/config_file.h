@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -50,13 +51,25 @@ class ConfigReader {
            const Limits& limits = {});
   void get(const std::string& key, std::vector<std::string>& field);
 
+  /// What an error says that a key takes beside its names.
+  enum class Beside { nothing, integers };
   /// One of these names, for an enumeration.
   template <class E>
   using Choices = std::initializer_list<std::pair<std::string_view, E>>;
   template <class E>
   requires std::is_enum_v<E>
   void get(const std::string& key, E& field,
-           std::type_identity_t<Choices<E>> choices);
+           std::type_identity_t<Choices<E>> choices,
+           Beside beside = Beside::nothing);
+  /// One of these names, or an integer, which goes into `number`; with a name
+  /// that is 0.
+  template <class E>
+  requires std::is_enum_v<E>
+  void get(const std::string& key, E& field, int64_t& number,
+           std::type_identity_t<Choices<E>> choices, const Limits& limits);
+  /// An integer, or `unset_name` for none.
+  void get(const std::string& key, std::optional<int64_t>& field,
+           std::string_view unset_name, const Limits& limits);
 
   /// Whether file or command line sets the key.
   [[nodiscard]] bool has(const std::string& key) const;
@@ -85,9 +98,11 @@ class ConfigReader {
   [[nodiscard]] std::string unknown(const ConfigEntry& entry) const;
   [[nodiscard]] std::string nearest_key(const std::string& key) const;
   [[nodiscard]] std::string table_of(const std::string& key) const;
+  [[nodiscard]] bool is_integer(const std::string& key) const;
   [[nodiscard]] std::string choose(const std::string& key,
                                    std::string_view present,
-                                   const std::vector<std::string>& names);
+                                   const std::vector<std::string>& names,
+                                   Beside beside);
 
   std::string name_;
   std::map<std::string, ConfigEntry> entries_;
@@ -97,17 +112,28 @@ class ConfigReader {
 template <class E>
 requires std::is_enum_v<E>
 void ConfigReader::get(const std::string& key, E& field,
-                       std::type_identity_t<Choices<E>> choices) {
+                       std::type_identity_t<Choices<E>> choices,
+                       Beside beside) {
   std::vector<std::string> names;
   std::string_view present = "";
   for (const auto& [name, value] : choices) {
     names.emplace_back(name);
     if (value == field) present = name;
   }
-  const std::string chosen = choose(key, present, names);
+  const std::string chosen = choose(key, present, names, beside);
   for (const auto& [name, value] : choices) {
     if (name == chosen) field = value;
   }
+}
+
+template <class E>
+requires std::is_enum_v<E>
+void ConfigReader::get(const std::string& key, E& field, int64_t& number,
+                       std::type_identity_t<Choices<E>> choices,
+                       const Limits& limits) {
+  number = 0;
+  if (is_integer(key)) return get(key, number, limits);
+  get(key, field, choices, Beside::integers);
 }
 
 }  // namespace tessera::train

@@ -73,7 +73,11 @@ Tokenizer load_tokenizer(const std::string& folder) {
 LanguageModelPtr load_model(const TrainConfig& config, const World& world,
                             const std::string& folder) {
   auto model = build_model_meta(config.model);
-  shard_model(*model, config.shard, init_device_mesh(world));
+  ShardConfig how = config.shard;
+  // Those of the run's ranks, which need not divide these.
+  how.replicas = 1;
+  how.reshard_ranks = 0;
+  shard_model(*model, how, shard_mesh(how, world));
   draw_weights(*model, {.layers = config.model.layers});
   load_weights(*model, folder);
   model->eval();

@@ -1,7 +1,5 @@
 #include "tessera/train/train.h"
 
-#include <ATen/Context.h>
-
 #include <chrono>
 #include <cmath>
 #include <filesystem>
@@ -17,12 +15,15 @@
 #include "tessera/train/checkpoint_folder.h"
 #include "tessera/train/checkpoint_load.h"
 #include "tessera/train/checkpoint_save.h"
+#include "tessera/train/deterministic_scope.h"
 #include "tessera/train/evaluate.h"
+#include "tessera/train/graphed_train_step.h"
 #include "tessera/train/peak_memory.h"
 #include "tessera/train/random_state.h"
 #include "tessera/train/reporter.h"
 #include "tessera/train/run_folder.h"
 #include "tessera/train/sampler.h"
+#include "tessera/train/step_profiler.h"
 #include "tessera/train/step_shape.h"
 #include "tessera/train/train_data.h"
 #include "tessera/train/train_step.h"
@@ -31,23 +32,6 @@ namespace tessera::train {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-/// Sets LibTorch's choice of algorithms, and puts it back.
-class DeterministicScope {
- public:
-  explicit DeterministicScope(bool on)
-      : before_(at::globalContext().deterministicAlgorithms()) {
-    if (on) at::globalContext().setDeterministicAlgorithms(true, false);
-  }
-  ~DeterministicScope() {
-    at::globalContext().setDeterministicAlgorithms(before_, false);
-  }
-  DeterministicScope(const DeterministicScope&) = delete;
-  DeterministicScope& operator=(const DeterministicScope&) = delete;
-
- private:
-  bool before_;
-};
 
 LanguageModelPtr make_model(const TrainConfig& config, const DeviceMesh& mesh) {
   auto model = build_model_meta(config.model);
@@ -85,10 +69,12 @@ class Training {
         start_(start),
         data_(*start.data),
         reporter_(start.reporter.get()),
-        mesh_(init_device_mesh(
-            world, {.shape = {world.size()}, .axes = {"dp_shard"}})),
-        model_(make_model(config, mesh_)),
+        shard_mesh_(shard_mesh(config.shard, world)),
+        model_(make_model(config, shard_mesh_)),
+        mesh_(shard_mesh_.flatten("all")),
         optimizer_(build_optimizer(*model_, config.optimizer)),
+        graphed_(make_graphed_train_step(config, *model_, *optimizer_, mesh_)),
+        profiler_(config, world),
         schedule_(*optimizer_, config.schedule, {config.optimizer.lr}),
         sampler_(sampler_options(config, data_, world)),
         saver_(config, world,
@@ -129,12 +115,16 @@ class Training {
   Ending step() {
     const auto start = Clock::now();
     schedule_.apply(counters().step);
+    profiler_.begin(counters().step + 1);
+    const StepOptions options = {.max_norm = config_.train.max_norm,
+                                 .wish = wish(),
+                                 .save = saver_.health()};
     const StepResult result =
-        train_step(*model_, *optimizer_, next_batches(), mesh_,
-                   {.max_norm = config_.train.max_norm,
-                    .wish = wish(),
-                    .save = saver_.health()});
+        graphed_
+            ? (*graphed_)(next_batches(), options)
+            : train_step(*model_, *optimizer_, next_batches(), mesh_, options);
     ++counters().step;
+    profiler_.end(counters().step);
     counters().samples = sampler_.samples_taken();
     counters().tokens += result.tokens;
     if (!result.updated) ++counters().num_skipped;
@@ -225,6 +215,7 @@ class Training {
     }
     if (!complete) checkpoint_save(keep);
     saver_.finish();
+    profiler_.finish();
     save_weights(*model_, mesh_, config_.output.folder);
     if (reporter_) reporter_->finish();
   }
@@ -242,9 +233,12 @@ class Training {
   const Start& start_;
   const TrainData& data_;
   Reporter* const reporter_;
-  const DeviceMesh mesh_;
+  const DeviceMesh shard_mesh_;
   const LanguageModelPtr model_;
+  const DeviceMesh mesh_;  // the same ranks along one axis
   const std::unique_ptr<torch::optim::Optimizer> optimizer_;
+  const std::unique_ptr<GraphedTrainStep> graphed_;  // null: train_step
+  StepProfiler profiler_;
   LrSchedule schedule_;
   Sampler sampler_;
   CheckpointSaver saver_;
@@ -305,6 +299,8 @@ Start begin(const TrainConfig& config, const World& world,
             const TrainCalls& calls) {
   Start start;
   agree_on_failure(world, [&] {
+    check_graph(config, world.device());
+    (void)shard_shape(config.shard, world.size());
     start.shape = step_shape(config, world.size());
     start.data = std::make_unique<TrainData>(
         config, world.rank() == 0 ? Checksum::compared : Checksum::trusted);

@@ -1,6 +1,7 @@
 #include "tessera/train/train_config.h"
 
 #include <cctype>
+#include <charconv>
 #include <initializer_list>
 #include <vector>
 
@@ -99,6 +100,10 @@ void read_train(ConfigReader& reader, LoopConfig& train) {
   reader.get("train.nonfinite", train.on_nonfinite,
              {{"stop", OnNonFinite::stop}, {"skip", OnNonFinite::skip}});
   reader.get("train.deterministic", train.deterministic);
+  reader.get("train.graph", train.graph,
+             {{"off", GraphUse::off},
+              {"on", GraphUse::on},
+              {"if_possible", GraphUse::if_possible}});
 }
 
 void read_optimizer(ConfigReader& reader, OptimizerConfig& optimizer) {
@@ -154,30 +159,6 @@ void read_schedule(ConfigReader& reader, TrainConfig& config) {
   check_schedule(reader, schedule);
 }
 
-void read_shard(ConfigReader& reader, ShardConfig& shard) {
-  reader.get("shard.strategy", shard.strategy,
-             {{"fully_shard", Strategy::fully_shard},
-              {"replicate", Strategy::replicate}});
-  reader.get("shard.reshard", shard.reshard,
-             {{"auto", ReshardPolicy::automatic},
-              {"always", ReshardPolicy::always},
-              {"never", ReshardPolicy::never}});
-  reader.get(
-      "shard.param_dtype", shard.param_dtype,
-      {{"float32", Precision::float32}, {"bfloat16", Precision::bfloat16}});
-  reader.get(
-      "shard.reduce_dtype", shard.reduce_dtype,
-      {{"float32", Precision::float32}, {"bfloat16", Precision::bfloat16}});
-  require<InvalidArgument>(
-      shard.param_dtype == Precision::bfloat16 ||
-          shard.reduce_dtype == Precision::float32,
-      [&] {
-        return str(reader.where("shard.reduce_dtype"),
-                   ": shard.reduce_dtype is bfloat16 and shard.param_dtype is "
-                   "float32; compute in bfloat16 too, or reduce in float32.");
-      });
-}
-
 void read_checkpoint(ConfigReader& reader, CheckpointConfig& checkpoint) {
   reader.get("checkpoint.enabled", checkpoint.enabled);
   reader.get("checkpoint.every", checkpoint.every, {.min = 0});
@@ -201,6 +182,42 @@ void read_output(ConfigReader& reader, TrainConfig& config) {
              {.min = 0, .max = 1e6});
 }
 
+void read_profile(ConfigReader& reader, ProfileConfig& profile) {
+  std::string steps;
+  reader.get("profile.steps", steps);
+  if (steps.empty()) return;
+  const char* end = steps.data() + steps.size();
+  const auto first = std::from_chars(steps.data(), end, profile.first);
+  const bool colon =
+      first.ec == std::errc() && first.ptr != end && *first.ptr == ':';
+  const auto last =
+      std::from_chars(colon ? first.ptr + 1 : end, end, profile.last);
+  require<InvalidArgument>(
+      colon && last.ec == std::errc() && last.ptr == end &&
+          profile.first >= 1 && profile.first <= profile.last,
+      [&] {
+        return str(reader.where("profile.steps"), ": profile.steps is \"",
+                   steps,
+                   "\"; give the first and the last step, as in \"10:13\".");
+      });
+}
+
+void check_graph_keys(const ConfigReader& reader, const TrainConfig& config) {
+  if (config.train.graph == GraphUse::off) return;
+  require<InvalidArgument>(
+      config.optimizer.kind == OptimizerKind::fused_adamw, [&] {
+        return str(reader.where("train.graph"),
+                   ": train.graph is set and optimizer.name is torch_adamw, "
+                   "which counts its steps on the host, where a graph does not "
+                   "come; use adamw.");
+      });
+  require<InvalidArgument>(config.shard.offload == Offload::none, [&] {
+    return str(reader.where("train.graph"),
+               ": train.graph is set and shard.offload too, but a graph has no "
+               "work on the host; leave one of them out.");
+  });
+}
+
 TrainConfig read(ConfigReader& reader) {
   TrainConfig config;
   reader.get("data.tokens", config.data.tokens);
@@ -212,6 +229,8 @@ TrainConfig read(ConfigReader& reader) {
   read_schedule(reader, config);
   read_shard(reader, config.shard);
   read_output(reader, config);
+  read_profile(reader, config.profile);
+  check_graph_keys(reader, config);
   reader.finish();
   config.toml = reader.effective();
   return config;

@@ -12,6 +12,7 @@
 
 #include "tessera/optim/lr_factor.h"
 #include "tessera/train/model_presets.h"
+#include "tessera/train/shard_config.h"
 
 namespace tessera::train {
 
@@ -24,6 +25,9 @@ struct DataConfig {
 
 enum class OnNonFinite { stop, skip };
 
+/// Whether each step is issued as one CUDA graph; if_possible: else without.
+enum class GraphUse { off, on, if_possible };
+
 struct LoopConfig {
   int64_t steps = 1000;
   int64_t batch = 8;            // sequences of one forward of one rank
@@ -32,6 +36,7 @@ struct LoopConfig {
   double max_norm = 1.0;  // 0: gradients are not clipped
   OnNonFinite on_nonfinite = OnNonFinite::stop;
   bool deterministic = false;
+  GraphUse graph = GraphUse::off;
 };
 
 enum class OptimizerKind { fused_adamw, torch_adamw };
@@ -43,17 +48,6 @@ struct OptimizerConfig {
   double beta2 = 0.95;
   double eps = 1e-8;
   double weight_decay = 0.1;  // of matrices; vectors have none
-};
-
-enum class Strategy { fully_shard, replicate };
-enum class Precision { float32, bfloat16 };
-enum class ReshardPolicy { automatic, always, never };
-
-struct ShardConfig {
-  Strategy strategy = Strategy::fully_shard;
-  Precision param_dtype = Precision::float32;
-  Precision reduce_dtype = Precision::float32;
-  ReshardPolicy reshard = ReshardPolicy::automatic;
 };
 
 struct EvaluationConfig {
@@ -83,6 +77,12 @@ struct OutputConfig {
   double peak_tflops = 0;  // of one device, for MFU; 0: not known
 };
 
+/// Of which steps a trace is written, the first being 1; 0 to 0: of none.
+struct ProfileConfig {
+  int64_t first = 0;
+  int64_t last = 0;
+};
+
 struct DistributedConfig {
   double timeout_seconds = 0;  // 0: 600 on NCCL, 1800 on Gloo
 };
@@ -99,6 +99,7 @@ struct TrainConfig {
   EvaluationConfig evaluation;
   CheckpointConfig checkpoint;
   OutputConfig output;
+  ProfileConfig profile;
   DistributedConfig distributed;
 
   std::string toml;  // all of the above, as a file that reads back

@@ -49,6 +49,9 @@ constexpr std::array kDocs = {
     KeyDoc{"train.nonfinite",
            "what a loss of nan or infinity does: stop, or skip the step"},
     KeyDoc{"train.deterministic", "two runs give the same bits"},
+    KeyDoc{"train.graph",
+           "each step as one CUDA graph: off, on, or if_possible and else "
+           "without"},
     KeyDoc{"optimizer.name", "adamw (fused) or torch_adamw"},
     KeyDoc{"optimizer.lr", "learning rate after the warm-up"},
     KeyDoc{"optimizer.beta1", "memory of the first moment"},
@@ -61,10 +64,22 @@ constexpr std::array kDocs = {
     KeyDoc{"schedule.final_factor", "share of the peak at the end"},
     KeyDoc{"shard.strategy",
            "fully_shard, or replicate for models that fit on every rank"},
+    KeyDoc{"shard.replicas",
+           "copies of the sharded model (HSDP): on 2 hosts 2, say; divides "
+           "the ranks"},
     KeyDoc{"shard.reshard",
-           "free full parameters after forward: auto, always, never"},
+           "free full parameters after forward: auto, always, never; or how "
+           "many ranks keep them together"},
+    KeyDoc{"shard.prefetch",
+           "units whose gathers start ahead of their use; auto: 1 on a GPU, 0 "
+           "on a CPU"},
     KeyDoc{"shard.param_dtype", "of compute and gathers: float32, bfloat16"},
     KeyDoc{"shard.reduce_dtype", "of gradient sums: float32, bfloat16"},
+    KeyDoc{"shard.gather_dtype",
+           "what travels in gathers: param_dtype, or float8 for matrices"},
+    KeyDoc{"shard.offload",
+           "shards, gradients and optimizer in host memory: off, pinned, "
+           "pageable"},
     KeyDoc{"evaluation.every", "steps between evaluations; 0: at the end only"},
     KeyDoc{"evaluation.max_windows",
            "of the held-out text; 0: all. The last evaluation takes all"},
@@ -82,6 +97,9 @@ constexpr std::array kDocs = {
     KeyDoc{"output.print_every", "steps between progress lines"},
     KeyDoc{"output.tensorboard", "write TensorBoard events"},
     KeyDoc{"output.peak_tflops", "of one device, to print MFU; 0: not known"},
+    KeyDoc{
+        "profile.steps",
+        "write a trace of these steps, \"10:13\", for each rank; \"\": none"},
     KeyDoc{"distributed.timeout_seconds",
            "a collective that takes longer ends the job; 0: 600 on NCCL, 1800 "
            "on Gloo"},

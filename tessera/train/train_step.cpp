@@ -12,16 +12,6 @@
 namespace tessera::train {
 namespace {
 
-/// On the mesh's device, as a 0-dim double.
-at::Tensor tokens_of_all_ranks(const std::vector<Batch>& micro_batches,
-                               const DeviceMesh& mesh) {
-  auto count = torch::zeros({}, torch::kDouble);
-  for (const Batch& batch : micro_batches) {
-    count += batch.target.ne(kNoTarget).sum().to(count.device());
-  }
-  return sum_over_ranks(count, mesh);
-}
-
 /// The sum of this rank's token losses; gradients are left in the parameters.
 at::Tensor run_backwards(LanguageModel& model,
                          const std::vector<Batch>& micro_batches,
@@ -47,34 +37,54 @@ at::Tensor clip(const LanguageModel& model, double max_norm) {
 
 }  // namespace
 
+at::Tensor numbers_of_rank(const std::vector<Batch>& micro_batches,
+                           const StepOptions& options) {
+  auto tokens = torch::zeros({}, torch::kDouble);
+  for (const Batch& batch : micro_batches) {
+    tokens += batch.target.ne(kNoTarget).sum().to(tokens.device());
+  }
+  const auto flag = [](bool set) {
+    return torch::full({}, set ? 1.0 : 0.0, torch::kDouble);
+  };
+  return torch::stack({tokens, flag(options.wish == Wish::stop),
+                       flag(options.save == SaveHealth::failed)});
+}
+
+at::Tensor compute_gradients(LanguageModel& model,
+                             const std::vector<Batch>& micro_batches,
+                             const at::Tensor& numbers, const DeviceMesh& mesh,
+                             double max_norm) {
+  const auto of_all = sum_over_ranks(numbers, mesh);
+  // Sharding averages gradients over ranks; we want their sum.
+  const auto scale =
+      static_cast<double>(mesh.numel()) / of_all[0].clamp_min(1.0);
+  const auto loss = run_backwards(model, micro_batches, scale, mesh.device());
+  // Of offloaded gradients it is on the host.
+  const auto norm = clip(model, max_norm).to(loss.device(), torch::kDouble);
+  return torch::cat({of_all, sum_over_ranks(loss, mesh).view(1), norm.view(1)});
+}
+
+StepResult read_result(const at::Tensor& computed) {
+  const auto seen = computed.cpu();
+  const double* value = seen.const_data_ptr<double>();
+  StepResult result;
+  result.tokens = std::llround(value[0]);
+  result.wish = value[1] > 0 ? Wish::stop : Wish::go_on;
+  result.save = value[2] > 0 ? SaveHealth::failed : SaveHealth::fine;
+  result.loss = value[3] / std::max(1.0, value[0]);
+  result.grad_norm = value[4];
+  result.updated =
+      std::isfinite(result.loss) && std::isfinite(result.grad_norm);
+  return result;
+}
+
 StepResult train_step(LanguageModel& model, torch::optim::Optimizer& optimizer,
                       const std::vector<Batch>& micro_batches,
                       const DeviceMesh& mesh, const StepOptions& options) {
-  const auto tokens = tokens_of_all_ranks(micro_batches, mesh);
-  // Sharding averages gradients over ranks; we want their sum.
-  const auto scale = static_cast<double>(mesh.numel()) / tokens.clamp_min(1.0);
-  const auto loss = run_backwards(model, micro_batches, scale, mesh.device());
-  const auto norm = clip(model, options.max_norm);
-  const auto flag = [&](bool set) {
-    return torch::full({}, set ? 1.0 : 0.0, loss.options());
-  };
-  const auto sums =
-      sum_over_ranks(torch::stack({loss, flag(options.wish == Wish::stop),
-                                   flag(options.save == SaveHealth::failed)}),
-                     mesh);
-
   // The one wait of a step for the device.
-  const auto seen =
-      torch::cat({sums, tokens.view(1), norm.to(torch::kDouble).view(1)}).cpu();
-  const double* value = seen.const_data_ptr<double>();
-  StepResult result;
-  result.tokens = std::llround(value[3]);
-  result.loss = value[0] / std::max(1.0, value[3]);
-  result.grad_norm = value[4];
-  result.wish = value[1] > 0 ? Wish::stop : Wish::go_on;
-  result.save = value[2] > 0 ? SaveHealth::failed : SaveHealth::fine;
-  result.updated =
-      std::isfinite(result.loss) && std::isfinite(result.grad_norm);
+  const StepResult result = read_result(compute_gradients(
+      model, micro_batches, numbers_of_rank(micro_batches, options), mesh,
+      options.max_norm));
   if (result.updated) optimizer.step();
   optimizer.zero_grad();
   return result;

@@ -49,10 +49,25 @@ struct StepResult {
 
 /// Forward, backward, clip, update. A collective: every rank brings as many
 /// micro-batches. The gradients are sharded, hence equal work on all ranks;
-/// they are summed over ranks once, with the last micro-batch. A loss or norm
+/// they are summed over ranks once, with the last micro-batch. `mesh` has one
+/// axis. A loss or norm
 /// that is not finite leaves weights and optimizer as they were.
 StepResult train_step(LanguageModel& model, torch::optim::Optimizer& optimizer,
                       const std::vector<Batch>& micro_batches,
                       const DeviceMesh& mesh, const StepOptions& options);
+
+// Its parts, for steps that are issued as a CUDA graph.
+/// Of this rank: targets that count, whether it wishes to stop, whether a save
+/// failed: doubles [3], on the host.
+[[nodiscard]] at::Tensor numbers_of_rank(
+    const std::vector<Batch>& micro_batches, const StepOptions& options);
+/// Gradients, clipped. Returns doubles [5] on the mesh's device, the same on
+/// all ranks: the sums of `numbers`, the sum of losses, the norm. Waits for
+/// nothing.
+[[nodiscard]] at::Tensor compute_gradients(
+    LanguageModel& model, const std::vector<Batch>& micro_batches,
+    const at::Tensor& numbers, const DeviceMesh& mesh, double max_norm);
+/// Reads what `compute_gradients` returned: waits for the device.
+[[nodiscard]] StepResult read_result(const at::Tensor& computed);
 
 }  // namespace tessera::train

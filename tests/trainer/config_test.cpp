@@ -42,7 +42,8 @@ TEST(TrainConfig, KeysDefaultsAndTheirWordsAreThoseOfTheGoldenFile) {
 
 TEST(TrainConfig, WhatIsPrintedReadsBackAsTheSame) {
   const Words overrides = {"data.tokens=some.tok", "model.heads=2",
-                           "train.seed=7", "schedule.decay=linear"};
+                           "train.seed=7", "schedule.decay=linear",
+                           "shard.reshard=2"};
   const auto config = default_train_config(overrides);
   const std::string path = testing::TempDir() + "trainer_config.toml";
   std::ofstream(path) << explain_keys(config.toml);
@@ -135,6 +136,89 @@ TEST(TrainConfig, AModelThatCannotBeIsSaidWithItsLine) {
   // Of what is not in the file, the key that is.
   EXPECT_EQ(refusal_of("[model]\ndim = 30\n").substr(0, 18),
             ":4: model.heads is");
+}
+
+TEST(TrainConfig, TheLayoutIsReadFromItsKeys) {
+  const ShardConfig how =
+      default_train_config(
+          Words{"shard.replicas=2", "shard.reshard=4", "shard.prefetch=1",
+                "shard.gather_dtype=float8", "shard.offload=pageable"})
+          .shard;
+  EXPECT_EQ(how.replicas, 2);
+  EXPECT_EQ(how.reshard_ranks, 4);
+  EXPECT_EQ(how.prefetch, 1);
+  EXPECT_EQ(how.gather_dtype, GatherDtype::float8);
+  EXPECT_EQ(how.offload, Offload::pageable);
+  const ShardConfig always =
+      default_train_config(Words{"shard.reshard=always"}).shard;
+  EXPECT_EQ(always.reshard, ReshardPolicy::always);
+  EXPECT_EQ(always.reshard_ranks, 0);
+  EXPECT_FALSE(always.prefetch);
+}
+
+TEST(TrainConfig, ALayoutThatCannotBeIsSaidInOneSentence) {
+  EXPECT_EQ(refusal_of("[shard]\nreshard = \"sometimes\"\n"),
+            ":4: shard.reshard is 'sometimes'; give one of: auto, always, "
+            "never, or an integer.");
+  EXPECT_EQ(refusal_of("[shard]\nreshard = 0\n"),
+            ":4: shard.reshard is 0; give 1 or more.");
+  EXPECT_EQ(refusal_of("[shard]\nreplicas = 0\n"),
+            ":4: shard.replicas is 0; give 1 or more.");
+  EXPECT_EQ(refusal_of("", {"shard.prefetch=-1"}),
+            "command line: shard.prefetch is -1; give 0 or more.");
+  EXPECT_EQ(refusal_of("", {"shard.prefetch=all"}),
+            "command line: shard.prefetch is 'all'; give one of: auto, or an "
+            "integer.");
+  EXPECT_EQ(refusal_of("", {"shard.offload=on"}),
+            "command line: shard.offload is 'on'; did you mean 'off'? It "
+            "takes: off, pinned, pageable.");
+  EXPECT_EQ(refusal_of("", {"shard.gather_dtype=float9"}),
+            "command line: shard.gather_dtype is 'float9'; did you mean "
+            "'float8'? It takes: param_dtype, float8.");
+  for (const char* key : {"replicas=2", "reshard=2", "prefetch=1"}) {
+    const Words words = {"shard.strategy=replicate", str("shard.", key)};
+    EXPECT_NE(refusal_of("", words).find("shard.strategy is replicate, where "),
+              std::string::npos)
+        << key << refusal_of("", words);
+  }
+}
+
+TEST(TrainConfig, AGraphNeedsAnOptimizerOnTheDevice) {
+  EXPECT_EQ(
+      refusal_of("[optimizer]\nname = \"torch_adamw\"\n", {"train.graph=on"}),
+      "command line: train.graph is set and optimizer.name is "
+      "torch_adamw, which counts its steps on the host, where a graph "
+      "does not come; use adamw.");
+  EXPECT_NE(refusal_of("", {"train.graph=if_possible", "shard.offload=pinned"})
+                .find("shard.offload too"),
+            std::string::npos);
+}
+
+TEST(TrainConfig, StepsOfATraceAreTheFirstAndTheLast) {
+  const auto profile =
+      default_train_config(Words{"profile.steps=10:13"}).profile;
+  EXPECT_EQ(profile.first, 10);
+  EXPECT_EQ(profile.last, 13);
+  for (const char* wrong : {"10", "13:10", "0:3", "a:b", "1:2:3", "1:"}) {
+    EXPECT_EQ(refusal_of("", {str("profile.steps=", wrong)}),
+              str("command line: profile.steps is \"", wrong,
+                  "\"; give the first and the last step, as in \"10:13\"."))
+        << wrong;
+  }
+}
+
+TEST(ShardShape, IsThatOfReplicasAmongAllRanks) {
+  EXPECT_EQ(shard_shape({.replicas = 2}, 6),
+            (ShardShape{.replicas = 2, .ranks = 3}));
+  EXPECT_EQ(shard_shape({}, 6), (ShardShape{.replicas = 1, .ranks = 6}));
+  EXPECT_EQ(message_of([] { (void)shard_shape({.replicas = 4}, 6); }),
+            "shard.replicas is 4, which does not divide 6 ranks; give a "
+            "number that does.");
+  EXPECT_EQ(message_of([] {
+              (void)shard_shape({.reshard_ranks = 2, .replicas = 2}, 6);
+            }),
+            "shard.reshard is 2, which does not divide the 3 ranks that hold "
+            "one copy of the model; give a number that does, or \"auto\".");
 }
 
 TEST(ConfigChanges, AreTheKeysThatMatterWithBothValues) {

@@ -10,6 +10,7 @@
 #include <fstream>
 #include <iterator>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -121,6 +122,9 @@ TEST_F(Program, EveryMistakeHasItsExitCodeAndOneSentence) {
       {{"--model.vocab=100"}, 13, "100"},
       {{"--train.tokens_per_step=100"}, 14, "give 96"},
       {{"--output.folder=/proc/none"}, 20, "/proc/none"},
+      {{"--shard.replicas=2"}, 2, "does not divide 1 rank"},
+      {{"--train.graph=on"}, 2, "no CUDA graphs"},
+      {{"--profile.steps=13:10"}, 2, "10:13"},
   };
   for (const BadDay& day : days) {
     const Ended ended = run(train_words(day.words));
@@ -195,6 +199,41 @@ TEST_F(Program, AFolderWithoutWeightsIsNamed) {
     EXPECT_EQ(ended.code, 22) << ended.error;
     EXPECT_EQ(count(ended.error, path("none")), 1) << ended.error;
   }
+}
+
+/// How many ranges of this name a trace has.
+int count_ranges(const nlohmann::json& trace, const std::string& name) {
+  int found = 0;
+  for (const auto& event : trace.at("traceEvents")) {
+    if (event.value("ph", "") == "X" && event.value("name", "") == name) {
+      ++found;
+    }
+  }
+  return found;
+}
+
+TEST_F(Program, ATraceOfSomeStepsHasARangeForEachOfThem) {
+  const Ended ended =
+      run(on_ranks(2, train_words({"--profile.steps=4:5", "--train.steps=6",
+                                   "--train.graph=if_possible"})));
+  ASSERT_EQ(ended.code, 0) << ended.error;
+  EXPECT_EQ(count(ended.error, "has no CUDA graphs: steps run without"), 1)
+      << ended.error;
+  for (const int rank : {0, 1}) {
+    const auto trace = nlohmann::json::parse(
+        read(path(str("run/trace-rank-", rank, ".json"))));
+    EXPECT_EQ(count_ranges(trace, "ProfilerStep#3"), 0);
+    EXPECT_EQ(count_ranges(trace, "ProfilerStep#4"), 1);
+    EXPECT_EQ(count_ranges(trace, "ProfilerStep#5"), 1);
+    EXPECT_EQ(count_ranges(trace, "ProfilerStep#6"), 0);
+    EXPECT_GT(count_ranges(trace, "aten::mm"), 0);
+  }
+}
+
+TEST_F(Program, ATraceWhoseStepsDoNotAllComeIsWrittenAtTheEnd) {
+  ASSERT_EQ(run(train_words({"--profile.steps=11:40"})).code, 0);
+  const auto trace = nlohmann::json::parse(read(path("run/trace-rank-0.json")));
+  EXPECT_EQ(count_ranges(trace, "ProfilerStep#12"), 1);
 }
 
 }  // namespace

@@ -101,6 +101,61 @@ TEST_F(Resume, AtAnotherNumberOfRanksIsTheSameRunButForRounding) {
   }
 }
 
+struct Layout {
+  const char* name;
+  int ranks;
+  Words words;
+};
+
+// Each run of the chain begins anew, and the next one also goes on from its
+// fifth step.
+TEST_F(Resume, OnAnotherLayoutIsTheSameRunButForRounding) {
+  const std::vector<Layout> layouts = {
+      {"plain", 1, {}},
+      {"hsdp", 4, {"--shard.replicas=2", "--shard.prefetch=1"}},
+      {"kept", 4, {"--shard.reshard=2"}},
+      {"offloaded", 2, {"--shard.offload=pinned", "--shard.replicas=2"}},
+      {"plain_again", 1, {}}};
+  const auto words = [&](const Layout& layout, const std::string& into) {
+    Words all = {"--checkpoint.every=5", "--checkpoint.keep_latest=0",
+                 str("--train.batch=", layout.ranks == 4 ? 3 : 6),
+                 "--optimizer.eps=1e-3", to(into)};
+    all.insert(all.end(), layout.words.begin(), layout.words.end());
+    return all;
+  };
+  std::vector<double> want, held_out;
+  std::string before;
+  for (const Layout& layout : layouts) {
+    SCOPED_TRACE(layout.name);
+    const Ended ended =
+        run(on_ranks(layout.ranks, train_words(words(layout, layout.name))));
+    ASSERT_EQ(ended.code, 0) << ended.error;
+    const auto got = losses(layout.name);
+    if (want.empty()) {
+      want = got;
+      held_out = losses(layout.name, "held_out_loss");
+    }
+    ASSERT_EQ(got.size(), 12u);
+    // fp32 sums in another order.
+    for (size_t i = 0; i < 12; ++i) EXPECT_NEAR(got[i], want[i], 1e-4) << i;
+    const auto measured = losses(layout.name, "held_out_loss");
+    ASSERT_EQ(measured.size(), held_out.size());
+    EXPECT_NEAR(measured.back(), held_out.back(), 1e-4);
+    if (!before.empty()) {
+      Words resumed = words(layout, "resumed");
+      resumed.insert(resumed.end(),
+                     {"--resume", path(before + "/checkpoints/step-5")});
+      const Ended on = run(on_ranks(layout.ranks, train_words(resumed)));
+      ASSERT_EQ(on.code, 0) << on.error;
+      const auto rest = losses("resumed");
+      ASSERT_EQ(rest.size(), 7u);
+      for (size_t i = 0; i < 7; ++i) EXPECT_NEAR(rest[i], want[5 + i], 1e-4);
+      std::filesystem::remove_all(path("resumed"));
+    }
+    before = layout.name;
+  }
+}
+
 TEST_F(Resume, ASignalSavesAndTheRunGoesOnWhereItStood) {
   double done = 0;
   for (const int signal : {SIGTERM, SIGUSR1}) {

@@ -48,8 +48,9 @@ Outcome train(int world_size, const ModelConfig& config, const Source& source,
   environment::disable_flight_recorder();
   Outcome outcome;
   run_ranks(world_size, [&](const World& world) {
-    const auto mesh = init_device_mesh(world);
-    auto model = test::sharded(config, mesh, how);
+    const auto layout = shard_mesh(how, world);
+    const auto mesh = layout.flatten("all");
+    auto model = test::sharded(config, layout, how);
     // SGD-like size of steps: AdamW's own would turn rounding into signs.
     auto optimizer = build_optimizer(*model, {.lr = 1e-3, .eps = 1e-3});
     std::vector<StepResult> results;
@@ -104,6 +105,42 @@ TEST(TrainStep, RanksAndAccumulationDoNotChangeTheUpdate) {
                       {.strategy = Strategy::replicate}),
                 one);
   }
+}
+
+TEST(TrainStep, ALayoutDoesNotChangeTheUpdate) {
+  struct Layout {
+    int ranks;
+    int parts;
+    ShardConfig how;
+  };
+  const std::vector<Layout> layouts = {
+      {2, 1, {.replicas = 2}},
+      {4, 1, {.replicas = 2, .prefetch = 1}},
+      {4, 3, {.reshard = ReshardPolicy::always, .replicas = 2}},
+      {4, 1, {.reshard_ranks = 2}},
+      {2, 2, {.prefetch = 2}},
+      {2, 1, {.offload = Offload::pinned}},
+      {4, 1, {.replicas = 2, .offload = Offload::pageable}}};
+  for (const ModelConfig& config : kSmallModels) {
+    const auto one = train(1, config, split(config, 1, 1));
+    for (const Layout& layout : layouts) {
+      SCOPED_TRACE(&layout - layouts.data());
+      expect_same(train(layout.ranks, config,
+                        split(config, layout.ranks, layout.parts), layout.how),
+                  one);
+    }
+  }
+}
+
+TEST(TrainStep, Float8GathersRoundTheSameAtAnyNumberOfRanks) {
+  const ModelConfig config = kSmallModels[0];
+  const ShardConfig rounded = {.gather_dtype = GatherDtype::float8};
+  const auto one = train(1, config, split(config, 1, 1), rounded);
+  expect_same(train(2, config, split(config, 2, 1), rounded), one);
+  const auto exact = train(1, config, split(config, 1, 1));
+  // Three bits of mantissa: each weight is off by up to 1/16.
+  EXPECT_NE(one.steps[0].loss, exact.steps[0].loss);
+  EXPECT_NEAR(one.steps[0].loss, exact.steps[0].loss, 0.05);
 }
 
 TEST(TrainStep, TheMeanIsOverTokensHoweverUnevenlyTheyLie) {

@@ -1,0 +1,52 @@
+// A Kineto trace of some steps of a run, for chrome://tracing and Perfetto.
+//
+//   StepProfiler profiler(config, world);  // config.profile, config.output
+//   for (int64_t step = 1; ...; ++step) {
+//     profiler.begin(step);
+//     ...
+//     profiler.end(step);
+//   }
+//
+// Each step is a range "ProfilerStep#10".
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "tessera/comm/world.h"
+#include "tessera/train/train_config.h"
+
+namespace tessera::train {
+
+class StepProfiler {
+ public:
+  /// The file is trace-rank-0.json of the run's folder, for rank 0.
+  StepProfiler(const TrainConfig& config, const World& world);
+  /// Drops a trace that has begun and not ended.
+  ~StepProfiler();
+  StepProfiler(const StepProfiler&) = delete;
+  StepProfiler& operator=(const StepProfiler&) = delete;
+
+  /// The trace begins here when `step` is the first of its steps.
+  void begin(int64_t step);
+  /// The file is written here when `step` is the last of its steps.
+  /// Errors: Failure (cannot_write).
+  void end(int64_t step);
+  /// The file, when the run ends before the last of its steps.
+  void finish();
+
+ private:
+  void write();
+
+  const ProfileConfig config_;
+  const c10::Device device_;
+  const std::string path_;
+  struct Range;
+  std::unique_ptr<Range> step_;
+  bool running_ = false;
+};
+
+}  // namespace tessera::train
