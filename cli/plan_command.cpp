@@ -1,6 +1,5 @@
 // `tessera plan`: options and help; the work is in tessera/train/plan.
 #include <CLI/CLI.hpp>
-#include <array>
 #include <iostream>
 #include <map>
 #include <memory>
@@ -15,63 +14,100 @@ namespace tessera::cli {
 namespace {
 
 using train::Kernels;
-using train::PlanReshard;
 
 constexpr const char* kFooter = R"(
 Examples:
   tessera plan --preset 8b --ranks 8
   tessera plan --preset 1b --ranks 2 --batch 2 --seq 4096 --json
   tessera plan --preset 8b --ranks 8 --kernels fused --recompute block
+  tessera plan --preset 70b --ranks 64 --replicas 8 --prefetch 1
   tessera plan train.toml --ranks 4 --model.layers=24
 
-A config is one of tessera train: it says model, batch, tokens a step, dtypes and
-resharding, each of which --table.key=value overrides.
+A config is one of tessera train: it says model, batch, tokens a step and layout,
+each of which --table.key=value overrides.
 
 Bytes of shards and gathered parameters are exact, padding included; activations
 are what autograd keeps of each operator. Needs no GPU. More in docs/plan.md.)";
+
+using Names = std::vector<std::string>;
+
+/// An option of --preset that stands for a key of a config.
+struct KeyOption {
+  const char* option;
+  const char* key;
+  std::string value;
+  Names names;  // that it takes; empty: what the key takes
+  const char* help;
+};
 
 struct PlanFlags {
   std::string config;
   std::string preset;
   int64_t batch = 0;  // 0: the preset's
-  std::string compute = "bfloat16";
-  std::string reduce = "float32";
-  std::string reshard = "auto";
-  std::string kernels = "plain";
-  std::string recompute = "none";
-  double dropout = 0;
+  std::vector<KeyOption> keys = {
+      {"--param-dtype",
+       "shard.param_dtype",
+       "bfloat16",
+       {"bfloat16", "float32"},
+       "Dtype of full parameters and of the compute"},
+      {"--reduce-dtype",
+       "shard.reduce_dtype",
+       "float32",
+       {"bfloat16", "float32"},
+       "Dtype in which gradients are summed"},
+      {"--gather-dtype",
+       "shard.gather_dtype",
+       "param_dtype",
+       {"float8", "param_dtype"},
+       "What travels in gathers of matrices"},
+      {"--replicas",
+       "shard.replicas",
+       "1",
+       {},
+       "Copies of the sharded model (HSDP)"},
+      {"--reshard",
+       "shard.reshard",
+       "auto",
+       {},
+       "Full parameters after forward: auto, always, never, or by how many "
+       "ranks they are kept"},
+      {"--prefetch",
+       "shard.prefetch",
+       "auto",
+       {},
+       "Units whose gathers are started ahead of their use; auto: 1 on a GPU"},
+      {"--offload",
+       "shard.offload",
+       "off",
+       {"off", "pageable", "pinned"},
+       "Shards, gradients and optimizer in host memory"},
+      {"--kernels",
+       "model.kernels",
+       "plain",
+       {"fused", "plain"},
+       "As model.kernels of a config"},
+      {"--recompute",
+       "model.recompute",
+       "none",
+       {"block", "none", "selective"},
+       "As model.recompute of a config"},
+      {"--dropout", "model.dropout", "0", {}, "As model.dropout of a config"}};
   std::string device = "cuda";
   bool json = false;
   train::PlanOptions options;
 };
 
-const std::map<std::string, int64_t> kDtypes = {{"float32", 4},
-                                                {"bfloat16", 2}};
-const std::map<std::string, PlanReshard> kReshards = {
-    {"auto", PlanReshard::automatic},
-    {"always", PlanReshard::always},
-    {"never", PlanReshard::never}};
-const std::map<std::string, train::ModelKernels> kModelKernels = {
-    {"plain", train::ModelKernels::plain},
-    {"fused", train::ModelKernels::fused}};
-const std::map<std::string, train::RecomputePolicy> kRecomputes = {
-    {"none", train::RecomputePolicy::none},
-    {"selective", train::RecomputePolicy::selective},
-    {"block", train::RecomputePolicy::block}};
 const std::map<std::string, Kernels> kDevices = {{"cuda", Kernels::cuda},
                                                  {"cpu", Kernels::cpu}};
 
 train::PlanOptions preset_options(const PlanFlags& flags) {
   train::PlanOptions options = flags.options;
-  const train::ModelPreset& preset = train::model_preset(flags.preset);
-  options.model = preset.model;
-  options.model.kernels = kModelKernels.at(flags.kernels);
-  options.model.recompute = kRecomputes.at(flags.recompute);
-  options.model.dropout = flags.dropout;
-  options.batch = flags.batch > 0 ? flags.batch : preset.batch;
-  options.compute_bytes = kDtypes.at(flags.compute);
-  options.reduce_bytes = kDtypes.at(flags.reduce);
-  options.reshard = kReshards.at(flags.reshard);
+  std::vector<std::string> overrides = {"model.preset=" + flags.preset};
+  for (const KeyOption& each : flags.keys) {
+    overrides.push_back(str(each.key, "=", each.value));
+  }
+  read_plan_keys(overrides, options);
+  if (flags.batch > 0) options.batch = flags.batch;
   return options;
 }
 
@@ -99,20 +135,14 @@ train::PlanOptions plan_options(const PlanFlags& flags,
 /// What a config says by keys of its own is not overridden by these.
 void refuse_preset_options(const CLI::App& app, const PlanFlags& flags) {
   if (flags.config.empty()) return;
-  constexpr std::array kKeys = {
-      std::pair("--param-dtype", "shard.param_dtype"),
-      std::pair("--reduce-dtype", "shard.reduce_dtype"),
-      std::pair("--reshard", "shard.reshard"),
-      std::pair("--kernels", "model.kernels"),
-      std::pair("--recompute", "model.recompute"),
-      std::pair("--dropout", "model.dropout"),
-      std::pair("--micro-batches", "train.tokens_per_step")};
-  for (const auto& [option, key] : kKeys) {
+  const auto refuse = [&](const char* option, const char* key) {
     require<InvalidArgument>(app.get_option(option)->count() == 0, [&] {
       return str("plan: ", option, " is for --preset; with a config give --",
                  key, "=VALUE.");
     });
-  }
+  };
+  for (const KeyOption& each : flags.keys) refuse(each.option, each.key);
+  refuse("--micro-batches", "train.tokens_per_step");
 }
 
 int run_plan(const PlanFlags& flags, const std::vector<std::string>& words) {
@@ -124,33 +154,12 @@ int run_plan(const PlanFlags& flags, const std::vector<std::string>& words) {
   return 0;
 }
 
-void add_choices(CLI::App& app, PlanFlags& flags) {
-  app.add_option("--param-dtype", flags.compute,
-                 "Dtype of full parameters and of the compute")
-      ->check(CLI::IsMember(kDtypes))
-      ->capture_default_str();
-  app.add_option("--reduce-dtype", flags.reduce,
-                 "Dtype in which gradients are summed")
-      ->check(CLI::IsMember(kDtypes))
-      ->capture_default_str();
-  app.add_option("--reshard", flags.reshard,
-                 "Whether full parameters are freed after the forward")
-      ->check(CLI::IsMember(kReshards))
-      ->capture_default_str();
-  app.add_option("--kernels", flags.kernels, "As model.kernels of a config")
-      ->check(CLI::IsMember(kModelKernels))
-      ->capture_default_str();
-  app.add_option("--recompute", flags.recompute,
-                 "As model.recompute of a config")
-      ->check(CLI::IsMember(kRecomputes))
-      ->capture_default_str();
-  app.add_option("--dropout", flags.dropout, "As model.dropout of a config")
-      ->type_name("P")
-      ->capture_default_str();
-  app.add_option("--prefetch", flags.options.prefetch,
-                 "Units whose gathers are started ahead of their use")
-      ->type_name("N")
-      ->capture_default_str();
+void add_key_options(CLI::App& app, PlanFlags& flags) {
+  for (KeyOption& each : flags.keys) {
+    CLI::Option* option = app.add_option(each.option, each.value, each.help)
+                              ->capture_default_str();
+    if (!each.names.empty()) option->check(CLI::IsMember(each.names));
+  }
   app.add_option("--device", flags.device, "Whose kernels keep activations")
       ->check(CLI::IsMember(kDevices))
       ->capture_default_str();
@@ -182,7 +191,7 @@ std::function<int()> add_plan_command(CLI::App& app,
                  "Forwards and backwards of one step")
       ->type_name("N")
       ->capture_default_str();
-  add_choices(app, *flags);
+  add_key_options(app, *flags);
   app.add_flag("--json", flags->json, "For programs: JSON");
   app.allow_extras();
   return [flags, words, &app] {

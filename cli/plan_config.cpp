@@ -7,51 +7,42 @@
 namespace tessera::cli {
 namespace {
 
-using train::PlanReshard;
 using train::TrainConfig;
 
-int64_t bytes_of(train::Precision dtype) {
-  return dtype == train::Precision::bfloat16 ? 2 : 4;
+void take(const TrainConfig& config, train::PlanOptions& options) {
+  require(config.shard.strategy == train::Strategy::fully_shard, [] {
+    return str("plan: shard.strategy is replicate; tessera plan knows ",
+               "fully_shard.");
+  });
+  options.model = config.model;
+  options.batch = config.train.batch;
+  options.shard = config.shard;
 }
 
-PlanReshard reshard_of(train::ReshardPolicy policy) {
-  switch (policy) {
-    case train::ReshardPolicy::always:
-      return PlanReshard::always;
-    case train::ReshardPolicy::never:
-      return PlanReshard::never;
-    case train::ReshardPolicy::automatic:
-      break;
-  }
-  return PlanReshard::automatic;
-}
-
-/// The plan asks for no token file; the first override is the weakest.
-TrainConfig read(const std::string& path, std::vector<std::string> overrides) {
-  overrides.insert(overrides.begin(), "data.tokens=none");
-  return train::read_train_config(path, overrides);
+void check_ranks(const train::PlanOptions& options) {
+  require(options.ranks >= 1, [&] {
+    return str("plan: ranks is ", options.ranks, "; give 1 or more.");
+  });
 }
 
 }  // namespace
 
 void read_plan_config(const std::string& path,
-                      const std::vector<std::string>& overrides,
+                      std::vector<std::string> overrides,
                       train::PlanOptions& options) {
-  require(options.ranks >= 1, [&] {
-    return str("plan: ranks is ", options.ranks, "; give 1 or more.");
-  });
-  const TrainConfig config = read(path, overrides);
-  require(config.shard.strategy == train::Strategy::fully_shard, [&] {
-    return str("plan: shard.strategy of '", path,
-               "' is replicate; tessera plan knows fully_shard.");
-  });
-  options.model = config.model;
-  options.batch = config.train.batch;
+  check_ranks(options);
+  // The plan asks for no token file; the first override is the weakest.
+  overrides.insert(overrides.begin(), "data.tokens=none");
+  const TrainConfig config = train::read_train_config(path, overrides);
+  take(config, options);
   options.micro_batches =
       train::step_shape(config, static_cast<int>(options.ranks)).micro_batches;
-  options.compute_bytes = bytes_of(config.shard.param_dtype);
-  options.reduce_bytes = bytes_of(config.shard.reduce_dtype);
-  options.reshard = reshard_of(config.shard.reshard);
+}
+
+void read_plan_keys(const std::vector<std::string>& overrides,
+                    train::PlanOptions& options) {
+  check_ranks(options);
+  take(train::default_train_config(overrides), options);
 }
 
 }  // namespace tessera::cli

@@ -27,6 +27,10 @@ class GatherTimeline {
   /// Returns the bytes that this adds: none, or fewer than none. A unit that
   /// was gathered ahead stays.
   int64_t free(size_t unit);
+  /// Gathered, and not only ahead.
+  [[nodiscard]] bool is_in_use(size_t unit) const {
+    return units_[unit].gathered && !units_[unit].is_ahead;
+  }
   /// The step is through: the next one follows its order.
   void end_step();
 

@@ -9,55 +9,6 @@
 namespace tessera {
 namespace {
 
-// One rank that owns all in the compute dtype: the full parameters are the
-// shards.
-bool is_its_own_master(const GroupMemory& group) {
-  return group.layout.world_size() == 1 &&
-         group.compute_bytes == group.master_bytes &&
-         group.layout.full_numel() == group.layout.shard_numel();
-}
-
-int64_t shard_bytes(const UnitMemory& unit) {
-  int64_t bytes = 0;
-  for (const GroupMemory& group : unit.groups) {
-    bytes += group.layout.shard_numel() * group.master_bytes;
-  }
-  return bytes;
-}
-
-int64_t gathered_bytes(const UnitMemory& unit) {
-  int64_t bytes = 0;
-  for (const GroupMemory& group : unit.groups) {
-    if (is_its_own_master(group)) continue;
-    bytes += group.layout.full_numel() * group.compute_bytes;
-  }
-  return bytes;
-}
-
-struct ReductionBytes {
-  int64_t input = 0;
-  int64_t received = 0;
-  int64_t output = 0;
-  int64_t converted = 0;  // the result once more, when the dtypes differ
-};
-
-ReductionBytes reduction_bytes(const UnitMemory& unit, ReduceBuffers buffers) {
-  ReductionBytes bytes;
-  for (const GroupMemory& group : unit.groups) {
-    const int64_t shard = group.layout.shard_numel();
-    const int64_t ranks = group.layout.world_size();
-    bytes.input += group.layout.full_numel() * group.reduce_bytes;
-    if (ranks > 1) bytes.output += shard * group.reduce_bytes;
-    if (buffers == ReduceBuffers::until_end) {
-      bytes.received += (ranks - 1) * shard * group.reduce_bytes;
-    }
-    if (group.reduce_bytes != group.master_bytes) {
-      bytes.converted += shard * group.master_bytes;
-    }
-  }
-  return bytes;
-}
-
 using Pass = GatherTimeline::Pass;
 
 bool brings_gradient(const UnitVisit& visit) {
@@ -69,8 +20,10 @@ class Step {
  public:
   Step(const StepMemory& plan, GatherTimeline& gathers)
       : plan_(plan), gathers_(gathers), states_(plan.units.size()) {
-    now_ = plan_.optimizer_bytes;
-    for (const UnitMemory& unit : plan_.units) now_ += shard_bytes(unit);
+    if (on_device()) {
+      now_ = plan_.optimizer_bytes;
+      for (const UnitMemory& unit : plan_.units) now_ += shard_bytes(unit);
+    }
     between_steps_ = now_;
     for (const UnitVisit& visit : plan_.visits) {
       State& state = states_[visit.unit];
@@ -87,16 +40,22 @@ class Step {
   [[nodiscard]] int64_t now() const { return now_; }
   /// Since the start or the last call.
   int64_t take_peak() { return std::exchange(peak_, now_); }
+  [[nodiscard]] int64_t parts_peak() const { return parts_peak_; }
+  [[nodiscard]] std::vector<int64_t> num_gathers_of_parts() const {
+    std::vector<int64_t> counts;
+    for (const State& state : states_) counts.push_back(state.gathers_of_parts);
+    return counts;
+  }
 
   void forward() {
     for (const UnitVisit& visit : plan_.visits) {
       for (size_t other = 0; other < states_.size(); ++other) {
         if (!is_around(other, visit.unit) &&
-            plan_.units[other].after_forward == AfterForward::freed) {
-          free(other);
+            plan_.units[other].after_forward != AfterForward::kept) {
+          leave_forward(other);
         }
       }
-      add(gathers_.bring(visit.unit, Pass::forward));
+      bring(visit.unit, Pass::forward);
       add(visit.kept_bytes);
     }
     spike(plan_.loss.peak_bytes);
@@ -113,7 +72,7 @@ class Step {
         if (!is_around(other, visit.unit) && is_complete(other)) free(other);
       }
       if (visit.backward_reads == BackwardReads::parameters) {
-        add(gathers_.bring(visit.unit, Pass::backward));
+        bring(visit.unit, Pass::backward);
       }
       add(visit.again_bytes);
       take_gradients(visit);
@@ -122,7 +81,10 @@ class Step {
       if (is_complete(visit.unit)) free(visit.unit);
       start_reductions();
     }
-    for (size_t unit = 0; unit < states_.size(); ++unit) free(unit);
+    for (size_t unit = 0; unit < states_.size(); ++unit) {
+      free(unit);
+      drop_part(states_[unit]);
+    }
     for (const size_t unit : order_) finish_reduction(unit);
   }
 
@@ -131,6 +93,8 @@ class Step {
     int64_t awaited = 0;  // visits whose gradients have not come yet
     int64_t held = 0;     // bytes of gradients that have
     int64_t waiting = 0;  // ... of an earlier backward
+    int64_t part = 0;     // bytes kept of the full parameters
+    int64_t gathers_of_parts = 0;
     bool visited = false;
     ReductionBytes reduction;
   };
@@ -157,6 +121,37 @@ class Step {
     return states_[unit].awaited == 0;
   }
 
+  [[nodiscard]] bool on_device() const {
+    return plan_.masters == Masters::on_device;
+  }
+
+  // A part that was kept is there until the whole is, or backward ends.
+  void bring(size_t unit, Pass pass) {
+    const int64_t added = gathers_.bring(unit, pass);
+    add(added);
+    if (added > 0) spike(travel_bytes(plan_.units[unit]));
+    State& state = states_[unit];
+    if (pass == Pass::backward && state.part > 0) ++state.gathers_of_parts;
+    drop_part(state);
+  }
+
+  void drop_part(State& state) {
+    parts_ -= state.part;
+    add(-std::exchange(state.part, 0));
+  }
+
+  void leave_forward(size_t unit) {
+    const bool in_parts =
+        plan_.units[unit].after_forward == AfterForward::kept_in_parts;
+    if (in_parts && gathers_.is_in_use(unit)) {
+      states_[unit].part = part_bytes(plan_.units[unit]);
+      add(states_[unit].part);
+      parts_ += states_[unit].part;
+      parts_peak_ = std::max(parts_peak_, parts_);
+    }
+    add(gathers_.free(unit));
+  }
+
   void free(size_t unit) { add(gathers_.free(unit)); }
 
   // What waits in the reduce dtype takes the new ones up.
@@ -179,14 +174,26 @@ class Step {
   }
 
   void start_reduction(size_t unit) {
-    if (plan_.reduce_buffers == ReduceBuffers::until_next) {
-      for (State& other : states_) free_input(other.reduction);
+    for (State& other : states_) {
+      if (plan_.reduce_buffers == ReduceBuffers::until_next) {
+        free_input(other.reduction);
+      }
+      sum_over_replicas(other.reduction);
     }
     State& state = states_[unit];
-    state.reduction = reduction_bytes(plan_.units[unit], plan_.reduce_buffers);
+    state.reduction = reduction_bytes(plan_.units[unit], plan_.reduce_buffers,
+                                      plan_.replicas);
     add(state.reduction.input);  // filled from the gradients, which are there
     add(-std::exchange(state.held, 0) - std::exchange(state.waiting, 0));
     add(state.reduction.output + state.reduction.received);
+  }
+
+  // Nothing is left of the sum over the shard axis by then.
+  void sum_over_replicas(ReductionBytes& reduction) {
+    if (plan_.replicas == 1 || reduction.summed_over_replicas) return;
+    reduction.summed_over_replicas = true;
+    add(reduction.from_replicas - reduction.received);
+    reduction.received = reduction.from_replicas;
   }
 
   // In a world of one the input is the result.
@@ -196,10 +203,14 @@ class Step {
 
   void finish_reduction(size_t unit) {
     ReductionBytes& reduction = states_[unit].reduction;
+    sum_over_replicas(reduction);
     add(-reduction.received);
-    add(reduction.converted);
+    const int64_t converted = on_device() ? reduction.converted : 0;
+    add(converted);
     free_input(reduction);
-    if (reduction.converted > 0) add(-reduction.input - reduction.output);
+    if (converted > 0 || !on_device()) {
+      add(-reduction.input - reduction.output);
+    }
   }
 
   const StepMemory& plan_;
@@ -207,6 +218,8 @@ class Step {
   std::vector<State> states_;
   std::vector<size_t> order_;
   int64_t between_steps_ = 0;
+  int64_t parts_ = 0;
+  int64_t parts_peak_ = 0;
   int64_t now_ = 0;
   int64_t peak_ = 0;
 };
@@ -215,7 +228,7 @@ GatherTimeline gathers_of(const StepMemory& plan) {
   std::vector<int64_t> bytes;
   bool one_rank = true;
   for (const UnitMemory& unit : plan.units) {
-    bytes.push_back(gathered_bytes(unit));
+    bytes.push_back(gathered_bytes(unit, plan.masters));
     for (const GroupMemory& group : unit.groups) {
       one_rank = one_rank && group.layout.world_size() == 1;
     }
@@ -259,6 +272,8 @@ ResidentBytes resident_bytes(const StepMemory& plan) {
   bytes.after_backward = step.now();
   bytes.gathered_peak = gathers.peak();
   bytes.num_gathers = gathers.num_gathers();
+  bytes.parts_peak = step.parts_peak();
+  bytes.num_gathers_of_parts = step.num_gathers_of_parts();
   return bytes;
 }
 

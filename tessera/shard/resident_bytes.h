@@ -23,7 +23,11 @@
 //   CUDA   world_size * s for the input until the next reduction begins, and s
 //          for the result.
 //
-// The result becomes the gradient of the shards.
+// With replicas (HSDP) the result is summed over them in place; a CPU takes
+// (replicas - 1) * s more for what they send, but no longer what the peers of
+// the shard axis sent. The result becomes the gradient of the shards;
+// offloaded, it is copied to the host, and the device has it until the end of
+// backward.
 #pragma once
 
 #include <cstdint>
@@ -31,25 +35,9 @@
 #include <span>
 #include <vector>
 
-#include "tessera/shard/flat_layout.h"
+#include "tessera/shard/unit_memory.h"
 
 namespace tessera {
-
-/// Parameters of a unit that travel in one buffer.
-struct GroupMemory {
-  FlatLayout layout;
-  int64_t master_bytes = 4;   // of an element of the shards
-  int64_t compute_bytes = 4;  // ... of the full parameters
-  int64_t reduce_bytes = 4;   // ... of the sum over ranks
-};
-
-enum class AfterForward { freed, kept };
-
-struct UnitMemory {
-  std::vector<GroupMemory> groups = {};
-  AfterForward after_forward = AfterForward::freed;
-  std::optional<size_t> parent = {};  // the unit around this one
-};
 
 /// Whether the backward of a visit needs the parameters: that of an embedding
 /// does not.
@@ -77,17 +65,18 @@ struct LossMemory {
   int64_t left_bytes = 0;  // in the backward of the last visit: its gradient
 };
 
-enum class ReduceBuffers { until_end, until_next };  // CPU, CUDA
-
 struct StepMemory {
   std::vector<UnitMemory> units = {};
   std::vector<UnitVisit> visits = {};
   int64_t optimizer_bytes = 0;  // for Adam twice the shards that are trained
   ReduceBuffers reduce_buffers = ReduceBuffers::until_end;
-  size_t prefetch = 0;  // FullyShardOptions::prefetch
+  size_t prefetch = 0;   // FullyShardOptions::prefetch
+  int64_t replicas = 1;  // HSDP
+  Masters masters = Masters::on_device;
   LossMemory loss = {};
 };
 
+/// Of the device; with masters on the host these are not in it.
 struct ResidentBytes {
   int64_t between_steps = 0;   // shards and optimizer state
   int64_t after_forward = 0;   // ... and what is kept for backward
@@ -95,7 +84,9 @@ struct ResidentBytes {
   int64_t forward_peak = 0;
   int64_t backward_peak = 0;
   int64_t gathered_peak = 0;              // of full parameters alone
+  int64_t parts_peak = 0;                 // of AfterForward::kept_in_parts
   std::vector<int64_t> num_gathers = {};  // by unit
+  std::vector<int64_t> num_gathers_of_parts = {};  // of these, among keepers
 
   [[nodiscard]] int64_t peak() const {
     return forward_peak > backward_peak ? forward_peak : backward_peak;

@@ -2,7 +2,7 @@
 // and what it sends. Pure arithmetic: no GPU, no ranks, no tensors.
 //
 //   Plan plan = plan_training({.model = model_preset("8b").model,
-//                              .ranks = 8, .compute_bytes = 2});
+//                              .ranks = 16, .shard = {.replicas = 2}});
 //   plan.memory.peak;      // bytes of one rank
 //
 // All layouts are those of shard/flat_layout, so bytes of shards and of
@@ -15,21 +15,17 @@
 #include <vector>
 
 #include "tessera/train/plan_model.h"
+#include "tessera/train/shard_config.h"
 
 namespace tessera::train {
 
-enum class PlanReshard { automatic, always, never };
-
 struct PlanOptions {
   ModelConfig model = {};
-  int64_t ranks = 1;
+  int64_t ranks = 1;          // of all replicas
   int64_t batch = 1;          // sequences of one forward of one rank
   int64_t seq = 0;            // tokens of each; 0: the model's longest
   int64_t micro_batches = 1;  // forwards and backwards of one step
-  int64_t compute_bytes = 4;  // of an element of full parameters: 4 or 2
-  int64_t reduce_bytes = 4;   // ... of gradients while they are summed
-  PlanReshard reshard = PlanReshard::automatic;
-  int64_t prefetch = 0;  // units whose gathers are started ahead
+  ShardConfig shard = {};
   Kernels kernels = Kernels::cuda;
 };
 
@@ -42,13 +38,15 @@ struct UnitPlan {
   int64_t shard_numel = 0;  // of one rank
 };
 
-/// Bytes of one rank.
+/// Bytes of one rank. Of its device, unless the shards are offloaded from it.
 struct MemoryPlan {
   int64_t parameters = 0;  // shards, fp32
   int64_t gradients = 0;   // of the shards, fp32
   int64_t optimizer = 0;   // AdamW's two moments, fp32
   int64_t tables = 0;      // of the model, on every rank
   int64_t gathered = 0;    // full parameters at once, the prefetched ones too
+  int64_t parts = 0;       // of full parameters, kept from forward to backward
+  int64_t travelling = 0;  // the most that a gather in float8 takes beside them
   // The most that backward adds to shards, gradients and optimizer: gathered
   // parameters, whole gradients, and the buffers of their sums.
   int64_t reducing = 0;
@@ -58,13 +56,18 @@ struct MemoryPlan {
   // The most at once, as the step goes on: while activations are freed, buffers
   // of reductions come. What a backward operator needs for itself is left out.
   int64_t peak = 0;
+  // Offloaded: parameters, gradients and optimizer, which are not in the peak.
+  int64_t host = 0;
 };
 
+/// Of the `ranks` that take part in a call together.
 struct CollectivePlan {
   std::string name;
+  int64_t ranks = 1;
   int64_t calls = 0;       // of one step
   int64_t bytes = 0;       // of the whole buffers of all calls
-  int64_t bytes_sent = 0;  // by one rank: (ranks - 1) / ranks of them
+  int64_t bytes_sent = 0;  // by one rank: (ranks - 1) / ranks of them, and for
+                           // all-reduce twice that
 };
 
 struct Plan {
@@ -77,8 +80,8 @@ struct Plan {
 };
 
 /// Errors: InvalidArgument for a model that `validate` refuses, a number below
-///         1, a sequence longer than the model's, or elements of other than 2
-///         or 4 bytes.
+///         1, a sequence longer than the model's, strategy = "replicate", and
+///         those of `shard_shape`.
 [[nodiscard]] Plan plan_training(const PlanOptions& options);
 
 /// For people, and for programs (JSON).

@@ -26,6 +26,10 @@ constexpr std::array kMemoryRows = {
     MemoryRow{"tables", "tables of rotary positions", &MemoryPlan::tables},
     MemoryRow{"gathered", "gathered parameters, at once",
               &MemoryPlan::gathered},
+    MemoryRow{"parts", "parts of them that are kept until backward",
+              &MemoryPlan::parts},
+    MemoryRow{"travelling", "what a gather in float8 takes beside them",
+              &MemoryPlan::travelling},
     MemoryRow{"reducing", "what backward adds to all these, at most",
               &MemoryPlan::reducing},
     MemoryRow{"waiting", "gradients of earlier micro-batches",
@@ -33,6 +37,8 @@ constexpr std::array kMemoryRows = {
     MemoryRow{"activations", "activations", &MemoryPlan::activations},
     MemoryRow{"logits", "logits and their gradients", &MemoryPlan::logits},
     MemoryRow{"peak", "peak", &MemoryPlan::peak},
+    MemoryRow{"host", "of these in host memory, not in the peak",
+              &MemoryPlan::host},
 };
 
 std::string padded(const std::string& text, size_t width) {
@@ -57,13 +63,29 @@ int64_t sequence_of(const PlanOptions& o) {
   return o.seq == 0 ? o.model.seq : o.seq;
 }
 
+std::string replicas_text(const PlanOptions& o) {
+  const ShardShape shape = shard_shape(o.shard, o.ranks);
+  return shape.replicas == 1 ? ""
+                             : str(" (", shape.replicas, " replicas over ",
+                                   shape.ranks, " each)");
+}
+
+/// Rows of what this layout does not have are left out.
+bool is_there(const MemoryRow& row, const MemoryPlan& memory) {
+  const bool only_of_some = row.bytes == &MemoryPlan::parts ||
+                            row.bytes == &MemoryPlan::travelling ||
+                            row.bytes == &MemoryPlan::host;
+  return !only_of_some || memory.*row.bytes > 0;
+}
+
 std::string heading(const PlanOptions& o, const Plan& plan) {
   return str(name_of(o.model.architecture), " of ",
              with_commas(plan.num_parameters), " parameters on ", o.ranks,
-             o.ranks == 1 ? " rank" : " ranks", "; a step: ", o.batch, " x ",
-             sequence_of(o), " tokens x ", o.micro_batches,
-             " micro-batches a rank, ", with_commas(plan.tokens_per_step),
-             " tokens, ", teraflops(plan.flops_per_step), " TFLOP a rank\n");
+             o.ranks == 1 ? " rank" : " ranks", replicas_text(o),
+             "; a step: ", o.batch, " x ", sequence_of(o), " tokens x ",
+             o.micro_batches, " micro-batches a rank, ",
+             with_commas(plan.tokens_per_step), " tokens, ",
+             teraflops(plan.flops_per_step), " TFLOP a rank\n");
 }
 
 std::string unit_rows(const Plan& plan) {
@@ -82,14 +104,16 @@ std::string plan_text(const PlanOptions& options, const Plan& plan) {
   std::string text = heading(options, plan) + unit_rows(plan);
   text += "\nmemory of one rank\n";
   for (const MemoryRow& row : kMemoryRows) {
+    if (!is_there(row, plan.memory)) continue;
     text += str("  ", padded(row.words, 42),
                 right(bytes_text(plan.memory.*row.bytes), 10), "\n");
   }
   if (plan.collectives.empty()) return text + "\nno collectives: one rank\n";
-  text += "\na step's collectives      calls   sent by one rank\n";
+  text += "\na step's collectives   ranks  calls   sent by one rank\n";
   for (const CollectivePlan& each : plan.collectives) {
     text +=
-        str("  ", padded(each.name, 22), right(std::to_string(each.calls), 7),
+        str("  ", padded(each.name, 20), right(std::to_string(each.ranks), 6),
+            right(std::to_string(each.calls), 7),
             right(bytes_text(each.bytes_sent), 19), "\n");
   }
   return text;
@@ -100,6 +124,7 @@ std::string plan_json(const PlanOptions& options, const Plan& plan) {
   json out = {{"architecture", name_of(options.model.architecture)},
               {"num_parameters", plan.num_parameters},
               {"ranks", options.ranks},
+              {"replicas", options.shard.replicas},
               {"batch", options.batch},
               {"seq", sequence_of(options)},
               {"micro_batches", options.micro_batches},
@@ -118,6 +143,7 @@ std::string plan_json(const PlanOptions& options, const Plan& plan) {
   out["collectives"] = json::array();
   for (const CollectivePlan& each : plan.collectives) {
     out["collectives"].push_back({{"name", each.name},
+                                  {"ranks", each.ranks},
                                   {"calls", each.calls},
                                   {"bytes", each.bytes},
                                   {"bytes_sent", each.bytes_sent}});

@@ -144,7 +144,17 @@ class DataCommandsTest(unittest.TestCase):
         self.assertEqual(plan["ranks"], 8)
         self.assertGreaterEqual(plan["memory_bytes"]["parameters"],
                                 8030261248 * 4 // 8)
+        hsdp = json.loads(self.run_tessera(
+            "plan", "--preset", "8b", "--ranks", "16", "--replicas", "2",
+            "--reshard", "4", "--gather-dtype", "float8", "--json").stdout)
+        self.assertEqual(hsdp["memory_bytes"]["parameters"],
+                         plan["memory_bytes"]["parameters"])
+        self.assertEqual([(c["name"], c["ranks"]) for c in hsdp["collectives"]],
+                         [("all-gather", 8), ("all-gather of parts", 4),
+                          ("reduce-scatter", 8), ("all-reduce", 2)])
         self.fails(2, "did you mean '8b'?", "plan", "--preset", "8bb")
+        self.fails(2, "shard.reshard is 3, which does not divide", "plan",
+                   "--preset", "8b", "--ranks", "8", "--reshard", "3")
         self.fails(2, "plan: ranks is 0", "plan", "--preset", "8b", "--ranks",
                    "0")
 

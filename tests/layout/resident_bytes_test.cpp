@@ -48,6 +48,59 @@ TEST(ResidentBytes, ReductionsStayUntilTheEndOfBackwardOnCpu) {
   EXPECT_EQ(bytes.backward_peak, bytes.between_steps + (8 + 8) * kKiB);
 }
 
+// As above, but when the first unit's reduction begins the other's shard (2) is
+// on its way from the replica in place of what its peer sent (2).
+TEST(ResidentBytes, SumsOverReplicasTakeThePlaceOfThoseOverPeersOnCpu) {
+  StepMemory step = two_in_a_row(AfterForward::freed);
+  step.replicas = 2;
+  const auto two = resident_bytes(step);
+  EXPECT_EQ(two.backward_peak, two.between_steps + (8 + 8) * kKiB);
+  step.replicas = 3;  // from two replicas (4)
+  const auto three = resident_bytes(step);
+  EXPECT_EQ(three.backward_peak, three.between_steps + (10 + 8) * kKiB);
+  step.reduce_buffers = ReduceBuffers::until_next;  // in place
+  EXPECT_EQ(resident_bytes(step).backward_peak,
+            three.between_steps + 14 * kKiB);
+}
+
+// One rank of two keeps half (2) of the first unit beside the second (4).
+TEST(ResidentBytes, APartIsKeptFromForwardUntilTheWholeIsThereAgain) {
+  StepMemory step = two_in_a_row(AfterForward::kept_in_parts);
+  for (UnitMemory& unit : step.units) unit.keepers = 2;
+  const auto bytes = resident_bytes(step);
+  EXPECT_EQ(bytes.after_forward, bytes.between_steps + (2 + 4) * kKiB);
+  EXPECT_EQ(bytes.parts_peak, 2 * kKiB);
+  EXPECT_EQ(bytes.num_gathers, (std::vector<int64_t>{2, 1}));
+  EXPECT_EQ(bytes.num_gathers_of_parts, (std::vector<int64_t>{1, 0}));
+  EXPECT_EQ(bytes.after_backward, bytes.between_steps + 2 * 2 * kKiB);
+}
+
+TEST(ResidentBytes, OffloadedStateIsNotOnTheDevice) {
+  StepMemory step = two_in_a_row(AfterForward::freed);
+  step.reduce_buffers = ReduceBuffers::until_next;
+  const auto on_device = resident_bytes(step);
+  step.masters = Masters::on_host;
+  step.optimizer_bytes = 8 * kKiB;
+  const auto bytes = resident_bytes(step);
+  EXPECT_EQ(bytes.between_steps, 0);
+  EXPECT_EQ(bytes.after_backward, 0);
+  EXPECT_EQ(bytes.backward_peak,
+            on_device.backward_peak - on_device.between_steps);
+}
+
+// 32 rows of 32 elements in a byte each and a scale of 4 bytes; and in fp32.
+TEST(ResidentBytes, Float8TakesItsElementsAndScalesWhileItTravels) {
+  StepMemory step = two_in_a_row(AfterForward::freed);
+  for (UnitMemory& unit : step.units) {
+    unit.groups[0].form = GatherForm::float8;
+  }
+  const int64_t travelling = 32 * 32 + 32 * 4 + 4 * kKiB;
+  EXPECT_EQ(travel_bytes(step.units[0]), travelling);
+  const auto bytes = resident_bytes(step);
+  EXPECT_EQ(bytes.forward_peak, bytes.between_steps + 4 * kKiB + travelling);
+  EXPECT_EQ(bytes.gathered_peak, 4 * kKiB);
+}
+
 // Here the last unit keeps its result (2) alone.
 TEST(ResidentBytes, OneReduceInputIsThereAtATimeOnCuda) {
   StepMemory step = two_in_a_row(AfterForward::freed);

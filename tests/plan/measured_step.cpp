@@ -29,7 +29,7 @@ int64_t gathered_now(const Units& units) {
   for (const auto& unit : units) {
     for (const auto& group : unit->groups()) {
       const bool is_its_own_master =
-          group->layout().world_size() == 1 &&
+          group->layout().world_size() == 1 && !group->options().transform &&
           group->options().compute_dtype == group->options().master_dtype;
       if (group->gathered() && !is_its_own_master) bytes += group->full_bytes();
     }
@@ -94,26 +94,16 @@ Batch random_tokens(const MeasuredSetup& setup) {
           tokens.narrow(1, 1, setup.model.seq).contiguous()};
 }
 
-FullyShardOptions shard_options(const MeasuredSetup& setup,
-                                const DeviceMesh& mesh) {
-  FullyShardOptions options{.mesh = mesh, .prefetch = setup.prefetch};
-  const auto dtype = [](Precision precision) {
-    return precision == Precision::float32 ? torch::kFloat : torch::kBFloat16;
-  };
-  options.mp_policy = {.param_dtype = dtype(setup.how.param_dtype),
-                       .reduce_dtype = dtype(setup.how.reduce_dtype)};
-  return options;
-}
-
 class Meter {
  public:
   Meter(const MeasuredSetup& setup, const World& world)
       : setup_(setup),
-        mesh_(init_device_mesh(world)),
+        shard_mesh_(shard_mesh(setup.how, world)),
+        mesh_(shard_mesh_.flatten("all")),
         tokens_(random_tokens(setup)) {
     const CountingAllocator::Scope scope(bytes_);
     model_ = build_model_meta(setup.model);
-    shard();
+    shard_model(*model_, setup.how, shard_mesh_);
     draw_weights(*model_,
                  {.seed = 7, .std = 0.2, .layers = setup.model.layers});
     units_ = units_below(*model_);
@@ -131,21 +121,11 @@ class Meter {
     measured_.peak = bytes_.take_peak();
     measure_passes();
     measure_waiting();
+    measure_travelling();
     return measured_;
   }
 
  private:
-  /// As the trainer does it; it has no key for prefetch.
-  void shard() {
-    if (setup_.prefetch == 0) {
-      shard_model(*model_, setup_.how, mesh_);
-      return;
-    }
-    const FullyShardOptions options = shard_options(setup_, mesh_);
-    for (torch::nn::Module* unit : model_->units()) fully_shard(*unit, options);
-    fully_shard(*model_, options);
-  }
-
   void step() { (void)train_step(*model_, *optimizer_, {tokens_}, mesh_, {}); }
 
   at::Tensor loss_of(const Batch& batch) {
@@ -169,8 +149,9 @@ class Meter {
     measured_.gradients = bytes_.now() - before;
     measured_.gathered = watch.most_gathered();
     for (const auto& unit : units_) {
-      measured_.num_gathers += unit->counts().gathers;
-      measured_.num_reduces += unit->counts().reduces;
+      const auto groups = static_cast<int64_t>(unit->groups().size());
+      measured_.num_gathers += unit->counts().gathers * groups;
+      measured_.num_reduces += unit->counts().reduces * groups;
     }
     optimizer_->zero_grad();
   }
@@ -185,7 +166,20 @@ class Meter {
     optimizer_->zero_grad();
   }
 
+  void measure_travelling() {
+    for (torch::nn::Module* unit : model_->units()) {
+      const int64_t before = bytes_.now();
+      (void)bytes_.take_peak();
+      unshard(*unit);
+      const int64_t full = bytes_.now() - before;
+      measured_.travelling =
+          std::max(measured_.travelling, bytes_.take_peak() - before - full);
+      reshard(*unit);
+    }
+  }
+
   const MeasuredSetup& setup_;
+  const DeviceMesh shard_mesh_;
   const DeviceMesh mesh_;
   const Batch tokens_;  // the caller's: not counted
   Bytes bytes_;

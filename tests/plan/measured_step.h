@@ -3,7 +3,6 @@
 // counted.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 
 #include "tessera/train/model_presets.h"
@@ -16,7 +15,6 @@ struct MeasuredSetup {
   int ranks = 2;
   int64_t batch = 1;
   ShardConfig how = {};
-  size_t prefetch = 0;
 };
 
 /// Bytes.
@@ -25,13 +23,14 @@ struct MeasuredStep {
   int64_t optimizer = 0;  // what its first step leaves
   int64_t gradients = 0;
   int64_t gathered = 0;     // full parameters, the most at once
-  int64_t activations = 0;  // and of the loss: all that forward leaves, but for
-                            // full parameters
+  int64_t travelling = 0;   // beside those of one unit, while it is gathered
+  int64_t activations = 0;  // and of the loss, and kept parts: all that forward
+                            // leaves, but for full parameters
   int64_t loss_peak = 0;  // of these, until the backward of the loss is through
   int64_t reducing = 0;   // the most from the embedding's backward to the end
   int64_t waiting = 0;    // what a micro-batch that is not the last leaves
   int64_t peak = 0;       // of a whole step
-  int64_t num_gathers = 0;
+  int64_t num_gathers = 0;  // of groups
   int64_t num_reduces = 0;
 };
 

@@ -36,7 +36,9 @@ TEST(Plan, ShardsAreThoseOfTheLayout) {
   const ModelConfig model = model_preset("tiny").model;
   for (const int64_t ranks : {1, 2, 3, 4, 7, 100}) {
     const Plan plan =
-        plan_training({.model = model, .ranks = ranks, .compute_bytes = 2});
+        plan_training({.model = model,
+                       .ranks = ranks,
+                       .shard = {.param_dtype = Precision::bfloat16}});
     int64_t bytes = 0;
     for (const UnitShapes& each : unit_shapes(model)) {
       const auto layout = plan_flat_layout(
@@ -65,7 +67,9 @@ TEST(Plan, ManyRanksDivideTheShardsButForPadding) {
 TEST(Plan, GathersTheUnitInUseBesideTheRootWhichTheHeadHas) {
   for (const char* preset : {"350m", "70b"}) {
     const Plan plan = plan_training(
-        {.model = model_preset(preset).model, .ranks = 4, .compute_bytes = 2});
+        {.model = model_preset(preset).model,
+         .ranks = 4,
+         .shard = {.param_dtype = Precision::bfloat16, .prefetch = 0}});
     // The root is gathered for the last norm and stays for the head, which is
     // larger than a block.
     EXPECT_EQ(plan.memory.gathered, 2 * (unit(plan, "root").full_numel +
@@ -74,32 +78,32 @@ TEST(Plan, GathersTheUnitInUseBesideTheRootWhichTheHeadHas) {
 }
 
 TEST(Plan, PrefetchTakesTheNextUnitsMemoryEarlier) {
-  PlanOptions options{.model = model_preset("70b").model,
-                      .ranks = 4,
-                      .compute_bytes = 2,
-                      .prefetch = 1};
+  PlanOptions options{
+      .model = model_preset("70b").model,
+      .ranks = 4,
+      .shard = {.param_dtype = Precision::bfloat16, .prefetch = 1}};
   const Plan one = plan_training(options);
   const int64_t block = unit(one, "layers").full_numel;
   EXPECT_EQ(one.memory.gathered,
             2 * (block + unit(one, "embed_tokens").full_numel));
-  options.prefetch = 2;
+  options.shard.prefetch = 2;
   EXPECT_EQ(plan_training(options).memory.gathered,
             one.memory.gathered + 2 * block);
   EXPECT_EQ(one.collectives[0].bytes,
             plan_training(options).collectives[0].bytes);
-  options.prefetch = 0;
+  options.shard.prefetch = 0;
   EXPECT_LT(plan_training(options).memory.peak, one.memory.peak);
   options.ranks = 1;
   const int64_t alone = plan_training(options).memory.gathered;
-  options.prefetch = 2;
+  options.shard.prefetch = 2;
   EXPECT_EQ(plan_training(options).memory.gathered, alone);
 }
 
 TEST(Plan, KeepsAllFullParametersWhenNothingIsResharded) {
   const PlanOptions options{.model = model_preset("124m").model,
                             .ranks = 2,
-                            .compute_bytes = 2,
-                            .reshard = PlanReshard::never};
+                            .shard = {.param_dtype = Precision::bfloat16,
+                                      .reshard = ReshardPolicy::never}};
   const Plan plan = plan_training(options);
   EXPECT_EQ(plan.memory.gathered, 2 * sum(plan, &UnitPlan::full_numel));
 }
@@ -109,14 +113,18 @@ TEST(Plan, OneRankWithoutACastGathersNothing) {
   const Plan one = plan_training({.model = model});
   EXPECT_EQ(one.memory.gathered, 0);
   EXPECT_TRUE(one.collectives.empty());
-  EXPECT_GT(plan_training({.model = model, .compute_bytes = 2}).memory.gathered,
+  EXPECT_GT(plan_training(
+                {.model = model, .shard = {.param_dtype = Precision::bfloat16}})
+                .memory.gathered,
             0);
 }
 
 TEST(Plan, BlocksAreGatheredTwiceAndReducedOnce) {
   const ModelConfig model = model_preset("tiny").model;  // 4 layers
-  const Plan plan = plan_training(
-      {.model = model, .ranks = 2, .compute_bytes = 2, .reduce_bytes = 4});
+  const Plan plan =
+      plan_training({.model = model,
+                     .ranks = 2,
+                     .shard = {.param_dtype = Precision::bfloat16}});
   ASSERT_EQ(plan.collectives.size(), 2u);
   const CollectivePlan& gather = plan.collectives[0];
   EXPECT_EQ(gather.calls, 2 * 4 + 3);  // embedding, head and root once
@@ -176,20 +184,22 @@ TEST(Plan, ThePeakIsWhatWasMeasured) {
                             {"124m", 1, 7.249},
                             {"350m", 1, 14.500}}) {
     const ModelPreset& preset = model_preset(m.preset);
-    const Plan plan = plan_training({.model = preset.model,
-                                     .ranks = m.ranks,
-                                     .batch = preset.batch,
-                                     .compute_bytes = 2});
+    const Plan plan = plan_training(
+        {.model = preset.model,
+         .ranks = m.ranks,
+         .batch = preset.batch,
+         .shard = {.param_dtype = Precision::bfloat16, .prefetch = 0}});
     const double gib = static_cast<double>(plan.memory.peak) / (1 << 30);
     EXPECT_NEAR(gib / m.gib, 1, 0.02) << m.preset << " on " << m.ranks;
   }
 }
 
 TEST(Plan, ThePeakIsAtLeastThatOfEachMoment) {
-  const Plan plan = plan_training({.model = model_preset("1b").model,
-                                   .ranks = 2,
-                                   .batch = 2,
-                                   .compute_bytes = 2});
+  const Plan plan =
+      plan_training({.model = model_preset("1b").model,
+                     .ranks = 2,
+                     .batch = 2,
+                     .shard = {.param_dtype = Precision::bfloat16}});
   const MemoryPlan& m = plan.memory;
   const int64_t always = m.parameters + m.optimizer + m.tables;
   EXPECT_GE(m.peak, always + m.activations + m.logits);
@@ -203,7 +213,9 @@ TEST(Plan, RecomputeAndFusedKernelsKeepLess) {
   const auto planned = [&](ModelKernels kernels, RecomputePolicy recompute) {
     model.kernels = kernels;
     model.recompute = recompute;
-    return plan_training({.model = model, .ranks = 8, .compute_bytes = 2})
+    return plan_training({.model = model,
+                          .ranks = 8,
+                          .shard = {.param_dtype = Precision::bfloat16}})
         .memory;
   };
   using enum RecomputePolicy;
@@ -239,6 +251,101 @@ TEST(Plan, BackwardOnACpuKeepsTheBuffersOfAllReductions) {
   EXPECT_LT(cuda.memory.reducing, 4 * cpu.num_parameters);
 }
 
+const CollectivePlan& collective(const Plan& plan, const std::string& name) {
+  const auto found =
+      std::ranges::find(plan.collectives, name, &CollectivePlan::name);
+  EXPECT_NE(found, plan.collectives.end()) << name;
+  return *found;
+}
+
+TEST(Plan, ReplicasHoldWhatFewerRanksWouldAndSumTheirShards) {
+  PlanOptions options{
+      .model = model_preset("tiny").model, .ranks = 4, .shard = {}};
+  const Plan four = plan_training(options);
+  options.ranks = 8;
+  options.shard.replicas = 2;
+  const Plan plan = plan_training(options);
+  EXPECT_EQ(plan.memory.parameters, four.memory.parameters);
+  EXPECT_EQ(plan.memory.peak, four.memory.peak);
+  EXPECT_EQ(plan.tokens_per_step, 2 * four.tokens_per_step);
+  ASSERT_EQ(plan.collectives.size(), 3u);
+  EXPECT_EQ(plan.collectives[0].bytes_sent, four.collectives[0].bytes_sent);
+  EXPECT_EQ(plan.collectives[0].ranks, 4);
+  EXPECT_EQ(plan.collectives[1].bytes_sent, four.collectives[1].bytes_sent);
+  const CollectivePlan& sum = collective(plan, "all-reduce");
+  EXPECT_EQ(sum.ranks, 2);
+  EXPECT_EQ(sum.calls, plan.collectives[1].calls);
+  EXPECT_EQ(sum.bytes, plan.memory.parameters);
+  EXPECT_EQ(sum.bytes_sent, sum.bytes);  // half of it, there and back
+  EXPECT_NE(plan_text(options, plan).find("8 ranks (2 replicas over 4 each)"),
+            std::string::npos);
+}
+
+TEST(Plan, AsManyReplicasAsRanksSendGradientsAlone) {
+  const Plan plan = plan_training({.model = model_preset("tiny").model,
+                                   .ranks = 4,
+                                   .shard = {.replicas = 4}});
+  ASSERT_EQ(plan.collectives.size(), 1u);
+  EXPECT_EQ(plan.collectives[0].bytes, plan.memory.parameters);
+  EXPECT_EQ(plan.memory.gathered, 0);
+}
+
+TEST(Plan, PartsThatAreKeptMakeBackwardsGathersStayAmongTheirRanks) {
+  PlanOptions options{.model = model_preset("tiny").model,
+                      .ranks = 8,
+                      .shard = {.reshard = ReshardPolicy::always}};
+  const Plan always = plan_training(options);
+  options.shard.reshard_ranks = 2;
+  const Plan plan = plan_training(options);
+  const CollectivePlan& parts = collective(plan, "all-gather of parts");
+  EXPECT_EQ(parts.ranks, 2);
+  EXPECT_EQ(parts.calls, 4);  // the blocks; head and root are there still
+  EXPECT_EQ(parts.bytes, 4 * 4 * unit(plan, "layers").full_numel);
+  EXPECT_EQ(plan.collectives[0].bytes + parts.bytes,
+            always.collectives[0].bytes);
+  EXPECT_EQ(plan.memory.parts, 4 / 2 *
+                                   (4 * unit(plan, "layers").full_numel +
+                                    unit(plan, "embed_tokens").full_numel));
+  EXPECT_GT(plan.memory.peak, always.memory.peak);
+  options.shard.reshard_ranks = 8;
+  EXPECT_EQ(plan_training(options).memory.peak, always.memory.peak);
+  EXPECT_EQ(plan_training(options).memory.parts, 0);
+}
+
+TEST(Plan, Float8HalvesWhatTravelsAndNotWhatIsThere) {
+  PlanOptions options{.model = model_preset("1b").model,
+                      .ranks = 8,
+                      .shard = {.param_dtype = Precision::bfloat16}};
+  const Plan plain = plan_training(options);
+  options.shard.gather_dtype = GatherDtype::float8;
+  const Plan plan = plan_training(options);
+  EXPECT_NEAR(static_cast<double>(plan.collectives[0].bytes) /
+                  static_cast<double>(plain.collectives[0].bytes),
+              0.5, 0.002);  // and a scale for each row
+  EXPECT_EQ(plan.collectives[1].bytes, plain.collectives[1].bytes);
+  EXPECT_EQ(plan.memory.gathered, plain.memory.gathered);
+  EXPECT_EQ(plain.memory.travelling, 0);
+  EXPECT_GT(plan.memory.travelling, 5 * unit(plan, "layers").numel / 4);
+}
+
+TEST(Plan, OffloadedStateIsOnTheHost) {
+  PlanOptions options{.model = model_preset("1b").model,
+                      .ranks = 2,
+                      .shard = {.param_dtype = Precision::bfloat16}};
+  const Plan plain = plan_training(options);
+  options.shard.offload = Offload::pinned;
+  const Plan plan = plan_training(options);
+  EXPECT_EQ(plan.memory.host, 4 * plain.memory.parameters);
+  EXPECT_EQ(plain.memory.host, 0);
+  // Sums that are not copied yet are as large as gradients.
+  EXPECT_EQ(plain.memory.peak - plan.memory.peak, 3 * plain.memory.parameters);
+  EXPECT_EQ(plan.collectives[0].bytes, plain.collectives[0].bytes);
+  options.kernels = Kernels::cpu;
+  const int64_t cpu = plan_training(options).memory.peak;
+  options.shard.offload = Offload::none;
+  EXPECT_EQ(plan_training(options).memory.peak, cpu);
+}
+
 TEST(Plan, RefusesWhatCannotBe) {
   const auto refuses = [](auto change) {
     PlanOptions options{.model = model_preset("tiny").model};
@@ -249,17 +356,19 @@ TEST(Plan, RefusesWhatCannotBe) {
   refuses([](O& o) { o.ranks = 0; });
   refuses([](O& o) { o.batch = 0; });
   refuses([](O& o) { o.micro_batches = 0; });
-  refuses([](O& o) { o.prefetch = -1; });
+  refuses([](O& o) { o.shard.prefetch = -1; });
   refuses([](O& o) { o.seq = -1; });
   refuses([](O& o) { o.seq = 257; });
-  refuses([](O& o) { o.compute_bytes = 1; });
-  refuses([](O& o) { o.reduce_bytes = 8; });
+  refuses([](O& o) { o.shard.replicas = 2; });
+  refuses([](O& o) { o.shard.reshard_ranks = 2; });
+  refuses([](O& o) { o.shard.strategy = Strategy::replicate; });
   refuses([](O& o) { o.model.heads = 3; });
 }
 
 TEST(Plan, TheTextNamesEveryPart) {
-  const PlanOptions options{
-      .model = model_preset("8b").model, .ranks = 8, .compute_bytes = 2};
+  const PlanOptions options{.model = model_preset("8b").model,
+                            .ranks = 8,
+                            .shard = {.param_dtype = Precision::bfloat16}};
   const std::string text = plan_text(options, plan_training(options));
   for (const char* part :
        {"llama of 8,030,261,248 parameters on 8 ranks", "embed_tokens",

@@ -1,6 +1,7 @@
 // The plan of a step against the bytes that a step of the trainer takes.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -37,24 +38,10 @@ int64_t bytes_of(Precision precision) {
 }
 
 PlanOptions options_of(const MeasuredSetup& setup) {
-  const auto reshard = [&] {
-    switch (setup.how.reshard) {
-      case ReshardPolicy::always:
-        return PlanReshard::always;
-      case ReshardPolicy::never:
-        return PlanReshard::never;
-      case ReshardPolicy::automatic:
-        break;
-    }
-    return PlanReshard::automatic;
-  };
   return {.model = setup.model,
           .ranks = setup.ranks,
           .batch = setup.batch,
-          .compute_bytes = bytes_of(setup.how.param_dtype),
-          .reduce_bytes = bytes_of(setup.how.reduce_dtype),
-          .reshard = reshard(),
-          .prefetch = static_cast<int64_t>(setup.prefetch),
+          .shard = setup.how,
           .kernels = Kernels::cpu};
 }
 
@@ -63,7 +50,10 @@ std::string name_of(const MeasuredSetup& s) {
       name_of(s.model.architecture), s.model.tied ? " tied" : "", ", ", s.ranks,
       " ranks, batch ", s.batch, ", reshard ", static_cast<int>(s.how.reshard),
       ", compute ", bytes_of(s.how.param_dtype), ", reduce ",
-      bytes_of(s.how.reduce_dtype), ", prefetch ", s.prefetch, ", kernels ",
+      bytes_of(s.how.reduce_dtype), ", over ", s.how.reshard_ranks,
+      ", replicas ", s.how.replicas, ", gathers ",
+      static_cast<int>(s.how.gather_dtype), ", prefetch ",
+      s.how.prefetch.value_or(0), ", kernels ",
       static_cast<int>(s.model.kernels), ", recompute ",
       static_cast<int>(s.model.recompute), ", dropout ", s.model.dropout);
 }
@@ -82,8 +72,9 @@ void expect_bytes(int64_t measured, int64_t planned, const char* what) {
 void expect_reducing(const MeasuredSetup& setup, int64_t measured,
                      int64_t planned) {
   // More than two CPU ranks add bfloat16 up in float32: not planned.
-  const bool summed_apart =
-      setup.ranks > 2 && bytes_of(setup.how.reduce_dtype) == 2;
+  const ShardShape shape = shard_shape(setup.how, setup.ranks);
+  const bool summed_apart = std::max(shape.ranks, shape.replicas) > 2 &&
+                            bytes_of(setup.how.reduce_dtype) == 2;
   if (setup.batch > 3 || summed_apart) return;
   const auto& model = setup.model;
   const int64_t output =
@@ -95,33 +86,59 @@ void expect_reducing(const MeasuredSetup& setup, int64_t measured,
   EXPECT_LE(measured, planned + planned / 100 + output + states) << "reducing";
 }
 
+int64_t calls_of(const Plan& plan, const std::string& name) {
+  int64_t calls = 0;
+  for (const CollectivePlan& each : plan.collectives) {
+    if (each.name == name) calls += each.calls;
+  }
+  return calls;
+}
+
+/// Along an axis of one rank there are none.
+void expect_calls(const MeasuredSetup& setup, const MeasuredStep& measured,
+                  const Plan& plan) {
+  const ShardShape shape = shard_shape(setup.how, setup.ranks);
+  const auto along = [](int64_t ranks, int64_t calls) {
+    return ranks > 1 ? calls : 0;
+  };
+  EXPECT_EQ(
+      calls_of(plan, "all-gather") + calls_of(plan, "all-gather of parts"),
+      along(shape.ranks, measured.num_gathers));
+  EXPECT_EQ(calls_of(plan, "reduce-scatter"),
+            along(shape.ranks, measured.num_reduces));
+  EXPECT_EQ(calls_of(plan, "all-reduce"),
+            along(shape.replicas, measured.num_reduces));
+}
+
 void expect_planned(const MeasuredSetup& setup) {
   SCOPED_TRACE(name_of(setup));
   PlanOptions options = options_of(setup);
   const Plan plan = plan_training(options);
   const MemoryPlan& planned = plan.memory;
   const MeasuredStep measured = test::measure_step(setup);
-  const LogitsBytes logits =
-      logits_bytes(setup.model, {.batch = setup.batch,
-                                 .seq = setup.model.seq,
-                                 .compute_bytes = options.compute_bytes,
-                                 .kernels = Kernels::cpu});
+  const LogitsBytes logits = logits_bytes(
+      setup.model, {.batch = setup.batch,
+                    .seq = setup.model.seq,
+                    .compute_bytes = bytes_of(setup.how.param_dtype),
+                    .kernels = Kernels::cpu});
   EXPECT_EQ(measured.model, planned.parameters + planned.tables);
   expect_bytes(measured.optimizer, planned.optimizer, "optimizer");
   expect_bytes(measured.gradients, planned.gradients, "gradients");
   EXPECT_EQ(measured.gathered, planned.gathered);
-  expect_bytes(measured.activations, planned.activations + logits.kept,
+  expect_bytes(measured.activations,
+               planned.activations + logits.kept + planned.parts,
                "activations");
   // A recomputed block has its first product before the loss is through.
   if (setup.model.recompute != RecomputePolicy::block) {
-    expect_bytes(measured.loss_peak, planned.activations + planned.logits,
+    expect_bytes(measured.loss_peak,
+                 planned.activations + planned.logits + planned.parts,
                  "logits");
   }
   expect_reducing(setup, measured.reducing,
                   planned.gradients + planned.reducing);
+  expect_calls(setup, measured, plan);
   if (setup.ranks > 1) {
-    EXPECT_EQ(measured.num_gathers, plan.collectives[0].calls);
-    EXPECT_EQ(measured.num_reduces, plan.collectives[1].calls);
+    expect_bytes(measured.travelling, planned.travelling, "travelling");
   }
   // In models this small, what operators need for themselves is much.
   EXPECT_NEAR(
@@ -196,13 +213,54 @@ TEST(StepBytes, OfALossInPartsAreThoseOfThePlan) {
 
 TEST(StepBytes, OfPrefetchAreThoseOfThePlan) {
   for (const ModelConfig& model : {kLlama, kGpt2}) {
-    for (const size_t prefetch : {1, 2}) {
+    for (const int64_t prefetch : {1, 2}) {
       for (const int ranks : {1, 2}) {
-        expect_planned(
-            {.model = model, .ranks = ranks, .batch = 3, .prefetch = prefetch});
+        expect_planned({.model = model,
+                        .ranks = ranks,
+                        .batch = 3,
+                        .how = {.prefetch = prefetch}});
       }
     }
   }
+}
+
+TEST(StepBytes, OfReplicasAreThoseOfThePlan) {
+  for (const ModelConfig& model : {kLlama, kGpt2}) {
+    for (const int ranks : {2, 4}) {
+      for (ShardConfig how : dtypes_of(ReshardPolicy::automatic)) {
+        how.replicas = 2;
+        expect_planned(
+            {.model = model, .ranks = ranks, .batch = 3, .how = how});
+      }
+    }
+  }
+}
+
+TEST(StepBytes, OfPartsThatSomeRanksKeepAreThoseOfThePlan) {
+  for (const int64_t prefetch : {0, 1}) {
+    for (ShardConfig how : dtypes_of(ReshardPolicy::automatic)) {
+      how.reshard_ranks = 2;
+      how.prefetch = prefetch;
+      expect_planned({.model = kLlama, .ranks = 4, .batch = 3, .how = how});
+    }
+  }
+}
+
+TEST(StepBytes, OfFloat8GathersAreThoseOfThePlan) {
+  for (const ModelConfig& model : {kLlama, kGpt2}) {
+    for (const int ranks : {1, 2, 3}) {
+      for (ShardConfig how : dtypes_of(ReshardPolicy::automatic)) {
+        how.gather_dtype = GatherDtype::float8;
+        expect_planned(
+            {.model = model, .ranks = ranks, .batch = 3, .how = how});
+      }
+    }
+  }
+}
+
+TEST(StepBytes, OfOffloadOnACpuAreThoseOfThePlan) {
+  expect_planned(
+      {.model = kLlama, .batch = 3, .how = {.offload = Offload::pinned}});
 }
 
 }  // namespace
