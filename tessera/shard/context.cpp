@@ -10,6 +10,7 @@
 #include "tessera/base/error.h"
 #include "tessera/module/recompute.h"
 #include "tessera/shard/step_phase.h"
+#include "tessera/shard/trace_range.h"
 
 namespace tessera {
 
@@ -267,6 +268,7 @@ void ShardContext::issue_reductions(Issue which) {
 }
 
 void ShardContext::finish_backward() {
+  const TraceRange range("FSDP::root_post_backward_callback");
   try {
     issue_reductions(Issue::all);
     for (Unit* unit : units_) {

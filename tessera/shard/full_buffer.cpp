@@ -12,6 +12,7 @@
 #include "tessera/module/meta_memory.h"
 #include "tessera/shard/below.h"
 #include "tessera/shard/step_phase.h"
+#include "tessera/shard/trace_range.h"
 
 namespace tessera {
 
@@ -195,6 +196,7 @@ Pending FullBuffer::start_collective(From from, const CallLabel& label) {
 
 void FullBuffer::start_gather(From from, const CallLabel& label) {
   if (state_ != State::sharded || !storage_) return;
+  const TraceRange range("FSDP::all_gather", label.unit);
   require<InvalidState>(shards_.has_values(), [&] {
     return str("unit '", label.unit,
                "' has no values yet, for it was built on "
@@ -214,6 +216,7 @@ void FullBuffer::start_gather(From from, const CallLabel& label) {
 
 void FullBuffer::finish_gather() {
   if (state_ != State::gathering) return;
+  const TraceRange range("FSDP::all_gather_copy_out");
   gather_.wait();
   gather_ = {};
   if (transformed_.under_way()) {

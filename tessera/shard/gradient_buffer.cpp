@@ -9,6 +9,7 @@
 #include "tessera/module/gate.h"
 #include "tessera/module/meta_memory.h"
 #include "tessera/shard/below.h"
+#include "tessera/shard/trace_range.h"
 #include "tessera/tensor/shard_tensor.h"
 
 namespace tessera {
@@ -81,6 +82,7 @@ void GradientBuffer::fill(const at::Tensor& input) {
 }
 
 void GradientBuffer::start(const CallLabel& label) {
+  const TraceRange range("FSDP::post_backward_reduce", label.unit);
   Below below;
   const auto options = at::TensorOptions(plan_->options.reduce_dtype)
                            .device(plan_->lanes->device);

@@ -7,7 +7,8 @@
 //     profiler.end(step);
 //   }
 //
-// Each step is a range "ProfilerStep#10".
+// Each step is a range "ProfilerStep#10"; gathers and reductions of units have
+// the names that PyTorch's FSDP2 gives them (shard/trace_range.h).
 #pragma once
 
 #include <c10/core/Device.h>

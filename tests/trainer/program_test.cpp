@@ -212,7 +212,7 @@ int count_ranges(const nlohmann::json& trace, const std::string& name) {
   return found;
 }
 
-TEST_F(Program, ATraceOfSomeStepsHasARangeForEachOfThem) {
+TEST_F(Program, ATraceOfSomeStepsHasARangeForEachGatherAndReduction) {
   const Ended ended =
       run(on_ranks(2, train_words({"--profile.steps=4:5", "--train.steps=6",
                                    "--train.graph=if_possible"})));
@@ -226,6 +226,16 @@ TEST_F(Program, ATraceOfSomeStepsHasARangeForEachOfThem) {
     EXPECT_EQ(count_ranges(trace, "ProfilerStep#4"), 1);
     EXPECT_EQ(count_ranges(trace, "ProfilerStep#5"), 1);
     EXPECT_EQ(count_ranges(trace, "ProfilerStep#6"), 0);
+    for (const std::string unit : {"embed_tokens", "layers.0", "lm_head"}) {
+      EXPECT_GE(count_ranges(trace, str("FSDP::all_gather (", unit, ")")), 2)
+          << unit;
+      EXPECT_EQ(
+          count_ranges(trace, str("FSDP::post_backward_reduce (", unit, ")")),
+          2)
+          << unit;
+    }
+    EXPECT_GE(count_ranges(trace, "FSDP::all_gather_copy_out"), 2 * 3);
+    EXPECT_EQ(count_ranges(trace, "FSDP::root_post_backward_callback"), 2);
     EXPECT_GT(count_ranges(trace, "aten::mm"), 0);
   }
 }
