@@ -164,10 +164,16 @@ TEST(SavePlan, RefusesWhatWouldBeLost) {
 
 TEST(SavePlan, RefusesRanksThatDisagreeAndNamesThem) {
   const auto whole = tensor("w", {4, 2}, {rows(0, 4, 2)});
-  auto other = whole;
-  other.dtype = Dtype::bfloat16;
-  expect_error({{.tensors = {whole}}, {.tensors = {other}}},
-               "another dtype, size or path on rank 1 than on rank 0");
+  auto narrow = whole;
+  narrow.dtype = Dtype::bfloat16;
+  auto longer = whole;
+  longer.sizes = {5, 2};
+  auto elsewhere = whole;
+  elsewhere.path = {"v"};
+  for (const OfferedTensor& other : {narrow, longer, elsewhere}) {
+    expect_error({{.tensors = {whole}}, {.tensors = {other}}},
+                 "another dtype, size or path on rank 1 than on rank 0");
+  }
   const OfferedValue three{"w", {"w"}, "3", "3"};
   const OfferedValue four{"w", {"w"}, "4", "4"};
   expect_error({{.tensors = {whole}}, {.values = {three}}},

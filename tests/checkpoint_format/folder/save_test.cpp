@@ -267,6 +267,42 @@ TEST(FolderSave, OnADiskOfEachRanksOwnFailsAndSaysSo) {
   EXPECT_TRUE(names_in(folder.path()).empty());
 }
 
+// Where rank 0 sees less of rank 1's file than that wrote.
+class LaggingDisk final : public HookedStorage {
+ public:
+  LaggingDisk() : HookedStorage([](int64_t, const std::string&) {}) {}
+  std::unique_ptr<ReadableFile> open(const std::string& path) override {
+    if (path.ends_with("__1_0.distcp")) std::filesystem::resize_file(path, 10);
+    return HookedStorage::open(path);
+  }
+};
+
+TEST(FolderSave, WhoseFilesAreSmallerThanTheirRanksWroteFailsAndNamesThem) {
+  const TemporaryFolder folder;
+  const auto errors = run_peers(2, [&](const Peers& peers) {
+    SaveFolderOptions options;
+    if (peers.rank == 0) options.storage = std::make_shared<LaggingDisk>();
+    save_small(folder / "step-1", peers, {}, options);
+  });
+  EXPECT_EQ(errors[0], errors[1]);
+  EXPECT_NE(errors[0].find("__1_0.distcp' has 10 bytes here; its rank wrote"),
+            std::string::npos)
+      << errors[0];
+  EXPECT_TRUE(names_in(folder.path()).empty());
+}
+
+TEST(FolderSave, LeavesTheFilesOfAnotherJobThatIsAtWorkAlone) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "step-1";
+  const SmallState state{.rows = 3, .factor = 2};
+  const WriteSource source = state.source();
+  FolderSave slow(path, {}, [&] { return state.offer(0, 1); }, {});
+  save_small(path, {}, {.rows = 5, .factor = 7});
+  slow.commit({}, [&] { return slow.write(source); });
+  EXPECT_EQ(compare_small(path, state), "");
+  EXPECT_EQ(names_in(folder.path()), std::vector<std::string>{"step-1"});
+}
+
 TEST(FolderSave, IntoAReadOnlyFolderNamesItAndTheReason) {
   if (::geteuid() == 0) {  // root may write anywhere but here
     const std::string message = testing::message_of<CheckpointError>(
