@@ -130,6 +130,9 @@ TEST_F(Resume, OnAnotherLayoutIsTheSameRunButForRounding) {
     const Ended ended =
         run(on_ranks(layout.ranks, train_words(words(layout, layout.name))));
     ASSERT_EQ(ended.code, 0) << ended.error;
+    const bool replicated = layout.words.size() == 2;
+    EXPECT_EQ(count(ended.error, "(dp_replicate: 2, dp_shard: "), replicated)
+        << ended.error;
     const auto got = losses(layout.name);
     if (want.empty()) {
       want = got;
