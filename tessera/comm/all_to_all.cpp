@@ -85,7 +85,7 @@ Work all_to_all(const std::vector<Tensor>& outputs,
                " elements for itself, but expects ",
                outputs[group.rank].numel(), ".");
   });
-  return group.start("all_to_all", 0, {}, [&](Work::Impl& work) {
+  return group.start({"all_to_all"}, [&](Work::Impl& work) {
     std::vector<Tensor> to = flat(outputs);
     std::vector<Tensor> from = flat(inputs);
     const auto& entry = group.entry_of(inputs[0]);
@@ -110,7 +110,7 @@ Work all_to_all_single(const Tensor& output, const Tensor& input,
                row_numel(input), " elements, rows of the output ",
                row_numel(output), "; expected as many.");
   });
-  return group.start("all_to_all_single", 0, {}, [&](Work::Impl& work) {
+  return group.start({"all_to_all_single"}, [&](Work::Impl& work) {
     const auto rows = [](const Tensor& tensor) {
       return flat(tensor).view({tensor.size(0), -1});
     };

@@ -18,6 +18,8 @@ std::vector<uint8_t> bytes_of(const std::string& text) {
 std::string describe_call(const RankPosition& position) {
   const CollectiveEntry& call = position.last;
   std::string text = str("rank ", position.rank, " calls ", call.kind);
+  if (!call.reduction.empty()) text += str(" by ", call.reduction);
+  if (call.root >= 0) text += str(" with root ", call.root);
   if (!call.unit.empty()) text += str(" of unit '", call.unit, "'");
   if (!call.dtype.empty()) {
     text += str(" (", call.numel, " ", call.dtype, " elements)");
@@ -32,7 +34,9 @@ const char* first_difference(const CollectiveEntry& a,
   if (a.kind != b.kind) return "kind";
   if (a.unit != b.unit) return "unit";
   if (a.dtype != b.dtype) return "dtype";
-  return a.numel != b.numel ? "size" : nullptr;
+  if (a.numel != b.numel) return "size";
+  if (a.reduction != b.reduction) return "operation";
+  return a.root != b.root ? "root" : nullptr;
 }
 
 }  // namespace

@@ -9,14 +9,17 @@ namespace tessera {
 namespace {
 
 CollectiveEntry make_entry(std::string_view communicator, std::string_view kind,
-                           const CallLabel& label) {
+                           const CallLabel& label, const CallTerms& terms) {
   CollectiveEntry entry;
   entry.communicator = communicator;
   entry.kind = kind;
   entry.unit = label.unit;
   entry.phase = label.phase;
   entry.op = label.op;
-  entry.started = std::chrono::steady_clock::now();
+  entry.reduction = terms.reduction;
+  entry.root = terms.root;
+  entry.called = std::chrono::steady_clock::now();
+  entry.started = entry.called;
   return entry;
 }
 
@@ -41,8 +44,9 @@ uint64_t CollectiveLog::push(CollectiveEntry entry) {
 
 uint64_t CollectiveLog::enter(std::string_view communicator,
                               std::string_view kind, const CallLabel& label,
-                              int64_t numel, c10::ScalarType dtype) {
-  CollectiveEntry entry = make_entry(communicator, kind, label);
+                              int64_t numel, c10::ScalarType dtype,
+                              const CallTerms& terms) {
+  CollectiveEntry entry = make_entry(communicator, kind, label, terms);
   add_size(entry, numel, dtype);
   const std::lock_guard lock(mutex_);
   auto hash = hashes_.find(communicator);
@@ -54,6 +58,8 @@ uint64_t CollectiveLog::enter(std::string_view communicator,
                      .add(label.unit)
                      .add(numel)
                      .add(static_cast<int64_t>(dtype))
+                     .add(terms.reduction)
+                     .add(int64_t{terms.root})
                      .value();
   return push(std::move(entry));
 }
@@ -61,8 +67,9 @@ uint64_t CollectiveLog::enter(std::string_view communicator,
 uint64_t CollectiveLog::enter_unhashed(std::string_view communicator,
                                        std::string_view kind,
                                        const CallLabel& label, int64_t numel,
-                                       std::optional<c10::ScalarType> dtype) {
-  CollectiveEntry entry = make_entry(communicator, kind, label);
+                                       std::optional<c10::ScalarType> dtype,
+                                       const CallTerms& terms) {
+  CollectiveEntry entry = make_entry(communicator, kind, label, terms);
   if (dtype) add_size(entry, numel, *dtype);
   const std::lock_guard lock(mutex_);
   return push(std::move(entry));
@@ -70,6 +77,7 @@ uint64_t CollectiveLog::enter_unhashed(std::string_view communicator,
 
 uint64_t CollectiveLog::enter_again(CollectiveEntry entry) {
   const std::lock_guard lock(mutex_);
+  entry.called = entry.started;
   entry.waited = true;
   entry.finished = false;
   waited_ = push(std::move(entry));
@@ -80,8 +88,8 @@ void CollectiveLog::wait(uint64_t sequence) {
   const std::lock_guard lock(mutex_);
   CollectiveEntry& entry = ring_[sequence % kKept];
   if (entry.sequence != sequence) return;
+  if (!entry.waited) entry.started = std::chrono::steady_clock::now();
   entry.waited = true;
-  entry.started = std::chrono::steady_clock::now();
   waited_ = sequence;
 }
 
@@ -89,7 +97,9 @@ void CollectiveLog::finish(uint64_t sequence) {
   const std::lock_guard lock(mutex_);
   if (waited_ == sequence) waited_ = 0;
   CollectiveEntry& entry = ring_[sequence % kKept];
-  if (entry.sequence == sequence) entry.finished = true;
+  if (entry.sequence != sequence || entry.finished) return;
+  entry.finished = true;
+  entry.ended = std::chrono::steady_clock::now();
 }
 
 uint64_t CollectiveLog::hash() const {

@@ -1,11 +1,11 @@
 // What this rank has asked of its peers, in order.
 //
 // One log per rank; all communicators of the rank write to it. It keeps a
-// rolling hash over (kind, unit, numel, dtype) for each communicator, and the
-// last entries for the time-out table. The hashes are apart because only the
-// order within a communicator is the same on all ranks: where ranks use
-// different parameters of a unit, its gradients are complete, hence reduced, at
-// another place among the gathers.
+// rolling hash over (kind, unit, numel, dtype, reduction, root) for each
+// communicator, and the last entries for the time-out table. The hashes are
+// apart because only the order within a communicator is the same on all ranks:
+// where ranks use different parameters of a unit, its gradients are complete,
+// hence reduced, at another place among the gathers.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -35,14 +35,16 @@ class CollectiveLog {
 
   /// Enters a collective and folds it into the hash. Returns its sequence.
   uint64_t enter(std::string_view communicator, std::string_view kind,
-                 const CallLabel& label, int64_t numel, c10::ScalarType dtype);
+                 const CallLabel& label, int64_t numel, c10::ScalarType dtype,
+                 const CallTerms& terms = {});
 
   /// Enters a call that stands in the table, not in the hash: one that goes
   /// through the store (barrier, exchange), or one of user code, which not all
   /// ranks need to make. Returns its sequence.
   uint64_t enter_unhashed(std::string_view communicator, std::string_view kind,
                           const CallLabel& label, int64_t numel = 0,
-                          std::optional<c10::ScalarType> dtype = {});
+                          std::optional<c10::ScalarType> dtype = {},
+                          const CallTerms& terms = {});
 
   /// Enters a call that the device makes again in a replay, as one that this
   /// rank has waited for since `entry.started`. Not hashed. Returns its

@@ -9,6 +9,7 @@
 #include "tessera/comm/below_autograd.h"
 #include "tessera/comm/pending.h"
 #include "tessera/comm/rank_order_sum.h"
+#include "tessera/comm/reduce_op_name.h"
 
 namespace tessera {
 namespace {
@@ -99,8 +100,9 @@ CpuCommunicator::CpuCommunicator(std::shared_ptr<World::State> world,
 
 std::unique_ptr<CpuCommunicator::Call> CpuCommunicator::begin(
     const char* kind, const CallLabel& label, int64_t numel,
-    c10::ScalarType dtype) {
-  const uint64_t sequence = log().enter(name(), kind, label, numel, dtype);
+    c10::ScalarType dtype, const CallTerms& terms) {
+  const uint64_t sequence =
+      log().enter(name(), kind, label, numel, dtype, terms);
   world()->begin(sequence);
   const uint64_t identity = FnvHash()
                                 .add(count_++)
@@ -108,6 +110,8 @@ std::unique_ptr<CpuCommunicator::Call> CpuCommunicator::begin(
                                 .add(label.unit)
                                 .add(numel)
                                 .add(static_cast<int64_t>(dtype))
+                                .add(terms.reduction)
+                                .add(int64_t{terms.root})
                                 .value();
   return std::make_unique<Call>(world(), routes_, sequence, identity);
 }
@@ -151,7 +155,8 @@ Pending CpuCommunicator::reduce_scatter(std::span<const ReduceCall> calls,
     numel += call.input.numel();
   }
   auto call =
-      begin("reduce_scatter", label, numel, calls[0].input.scalar_type());
+      begin("reduce_scatter", label, numel, calls[0].input.scalar_type(),
+            {.reduction = name_of(ReduceOp::sum)});
   for (const ReduceCall& tensors : calls) reduce(*call, tensors);
   return Pending(std::move(call));
 }
@@ -180,7 +185,8 @@ Pending CpuCommunicator::all_reduce(const at::Tensor& tensor, ReduceOp op,
   const BelowAutograd below_autograd;
   check("all_reduce", tensor, label);
   check(op);
-  auto call = begin("all_reduce", label, tensor.numel(), tensor.scalar_type());
+  auto call = begin("all_reduce", label, tensor.numel(), tensor.scalar_type(),
+                    {.reduction = name_of(op)});
   const bool small = tensor.numel() < size() ||
                      static_cast<int64_t>(tensor.nbytes()) <= kMaxOneRoundBytes;
   if (small || size() <= 2) {
@@ -240,7 +246,8 @@ Pending CpuCommunicator::broadcast(const at::Tensor& tensor, int root,
     return str("broadcast on '", name(), "': got root ", root, "; expected 0..",
                size() - 1, ".");
   });
-  auto call = begin("broadcast", label, tensor.numel(), tensor.scalar_type());
+  auto call = begin("broadcast", label, tensor.numel(), tensor.scalar_type(),
+                    {.root = root});
   call->next_round();
   if (rank() != root) {
     call->receive(tensor, root);

@@ -8,8 +8,8 @@
 // taken in rank order, of bfloat16 and half in float32 with one rounding (see
 // rank_order_sum.h); all_reduce too. The price is that one rank talks to all
 // others at once: right for the tens of ranks that CPU jobs have. Ranks of one
-// machine talk through shared memory (host_link.h), which takes less than half of
-// the time that Gloo's TCP connections take.
+// machine talk through shared memory (host_link.h), which takes less than half
+// of the time that Gloo's TCP connections take.
 #pragma once
 
 #include <memory>
@@ -42,7 +42,8 @@ class CpuCommunicator final : public CommunicatorBase {
   [[nodiscard]] std::unique_ptr<Call> begin(const char* kind,
                                             const CallLabel& label,
                                             int64_t numel,
-                                            c10::ScalarType dtype);
+                                            c10::ScalarType dtype,
+                                            const CallTerms& terms = {});
   void gather(Call& call, const GatherCall& tensors);
   void reduce(Call& call, const ReduceCall& tensors);
   void all_to_all_sum(Call& call, const at::Tensor& tensor, ReduceOp op);

@@ -8,6 +8,7 @@
 #include "tessera/base/log.h"
 #include "tessera/comm/below_autograd.h"
 #include "tessera/comm/pending.h"
+#include "tessera/comm/reduce_op_name.h"
 #include "tessera/device/capture.h"
 
 namespace tessera {
@@ -82,8 +83,10 @@ DeviceCommunicator::~DeviceCommunicator() {
 template <class Body>
 Pending DeviceCommunicator::issue(const char* kind, const CallLabel& label,
                                   int64_t numel, c10::ScalarType dtype,
-                                  size_t num_calls, Body&& body) {
-  const uint64_t sequence = log().enter(name(), kind, label, numel, dtype);
+                                  size_t num_calls, Body&& body,
+                                  const CallTerms& terms) {
+  const uint64_t sequence =
+      log().enter(name(), kind, label, numel, dtype, terms);
   world()->begin(sequence);
   const bool coalesce = num_calls > 1 && backend_ != nullptr;
   try {
@@ -123,7 +126,8 @@ Pending DeviceCommunicator::reduce_scatter(std::span<const ReduceCall> calls,
   const BelowAutograd below_autograd;
   for (const ReduceCall& call : calls) check(call, label);
   return issue("reduce_scatter", label, numel_of(calls, &ReduceCall::input),
-               calls[0].input.scalar_type(), calls.size(), [&] {
+               calls[0].input.scalar_type(), calls.size(),
+               [&] {
                  for (ReduceCall call : calls) {
                    if (call.output.numel() == 0) continue;
                    if (!backend_) {
@@ -134,7 +138,8 @@ Pending DeviceCommunicator::reduce_scatter(std::span<const ReduceCall> calls,
                        call.output, call.input,
                        on_current_stream<c10d::ReduceScatterOptions>());
                  }
-               });
+               },
+               {.reduction = name_of(ReduceOp::sum)});
 }
 
 Pending DeviceCommunicator::all_reduce(const at::Tensor& tensor, ReduceOp op,
@@ -149,7 +154,8 @@ Pending DeviceCommunicator::all_reduce(const at::Tensor& tensor, ReduceOp op,
                  options.reduceOp = to_c10d(op);
                  std::vector<at::Tensor> tensors = {tensor};
                  backend_->allreduce(tensors, options);
-               });
+               },
+               {.reduction = name_of(op)});
 }
 
 Pending DeviceCommunicator::broadcast(const at::Tensor& tensor, int root,
@@ -167,7 +173,8 @@ Pending DeviceCommunicator::broadcast(const at::Tensor& tensor, int root,
                  options.rootRank = root;
                  std::vector<at::Tensor> tensors = {tensor};
                  backend_->broadcast(tensors, options);
-               });
+               },
+               {.root = root});
 }
 
 }  // namespace tessera

@@ -35,7 +35,8 @@ class DeviceCommunicator final : public CommunicatorBase {
  private:
   template <class Body>
   Pending issue(const char* kind, const CallLabel& label, int64_t numel,
-                c10::ScalarType dtype, size_t num_calls, Body&& body);
+                c10::ScalarType dtype, size_t num_calls, Body&& body,
+                const CallTerms& terms = {});
 
   c10::intrusive_ptr<c10d::Backend> backend_;
 };

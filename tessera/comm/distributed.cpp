@@ -86,7 +86,8 @@ Work broadcast(const Tensor& tensor, int root, const ProcessGroup& handle) {
   group.check_tensor("broadcast", tensor);
   group.check_rank("broadcast", "root", root);
   return group.start(
-      "broadcast", tensor.numel(), tensor.scalar_type(), [&](Work::Impl& work) {
+      Group::call_of("broadcast", tensor, {.root = root}),
+      [&](Work::Impl& work) {
         Tensors tensors = {flat(tensor)};
         c10d::BroadcastOptions options;
         options.rootRank = root;
@@ -101,7 +102,7 @@ Work all_reduce(const Tensor& tensor, const ProcessGroup& handle,
   group.check_tensor("all_reduce", tensor);
   check_reduction(group, "all_reduce", tensor, reduction);
   return group.start(
-      "all_reduce", tensor.numel(), tensor.scalar_type(),
+      Group::call_of("all_reduce", tensor, terms_of(reduction)),
       [&](Work::Impl& work) {
         scale_in_place(group, tensor, reduction);
         Tensors tensors = {flat(tensor)};
@@ -118,16 +119,17 @@ Work reduce(const Tensor& tensor, int root, const ProcessGroup& handle,
   group.check_tensor("reduce", tensor);
   group.check_rank("reduce", "root", root);
   check_reduction(group, "reduce", tensor, reduction);
-  return group.start("reduce", tensor.numel(), tensor.scalar_type(),
-                     [&](Work::Impl& work) {
-                       scale_in_place(group, tensor, reduction);
-                       Tensors tensors = {flat(tensor)};
-                       c10d::ReduceOptions options;
-                       options.reduceOp = to_c10d(group, tensor, reduction);
-                       options.rootRank = root;
-                       add(work, group.entry_of(tensor),
-                           backend_of(group, tensor).reduce(tensors, options));
-                     });
+  return group.start(
+      Group::call_of("reduce", tensor, terms_of(reduction, root)),
+      [&](Work::Impl& work) {
+        scale_in_place(group, tensor, reduction);
+        Tensors tensors = {flat(tensor)};
+        c10d::ReduceOptions options;
+        options.reduceOp = to_c10d(group, tensor, reduction);
+        options.rootRank = root;
+        add(work, group.entry_of(tensor),
+            backend_of(group, tensor).reduce(tensors, options));
+      });
 }
 
 Work all_gather(const Tensors& outputs, const Tensor& input,
@@ -140,7 +142,7 @@ Work all_gather(const Tensors& outputs, const Tensor& input,
   }
   check_numel(group, "all_gather", "the output of this rank",
               outputs[group.rank].numel(), input.numel());
-  return group.start("all_gather", numel_of(outputs), input.scalar_type(),
+  return group.start({"all_gather", numel_of(outputs), input.scalar_type()},
                      [&](Work::Impl& work) {
                        std::vector<Tensors> lists = {flat(outputs)};
                        Tensors inputs = {flat(input)};
@@ -154,8 +156,7 @@ Work all_gather_into_tensor(const Tensor& output, const Tensor& input,
   Group& group = usable(handle, "all_gather_into_tensor");
   check_pair(group, "all_gather_into_tensor", output, input);
   return group.start(
-      "all_gather_into_tensor", output.numel(), input.scalar_type(),
-      [&](Work::Impl& work) {
+      Group::call_of("all_gather_into_tensor", output), [&](Work::Impl& work) {
         Tensor whole = flat(output);
         Tensor part = flat(input);
         add(work, group.entry_of(input),
@@ -172,7 +173,8 @@ Work reduce_scatter(const Tensor& output, const Tensors& inputs,
               inputs[group.rank].numel(), output.numel());
   check_reduction(group, "reduce_scatter", output, reduction);
   return group.start(
-      "reduce_scatter", numel_of(inputs), output.scalar_type(),
+      {"reduce_scatter", numel_of(inputs), output.scalar_type(),
+       terms_of(reduction)},
       [&](Work::Impl& work) {
         Tensors outputs = {flat(output)};
         std::vector<Tensors> lists(1);
@@ -192,16 +194,17 @@ Work reduce_scatter_tensor(const Tensor& output, const Tensor& input,
   Group& group = usable(handle, "reduce_scatter_tensor");
   check_pair(group, "reduce_scatter_tensor", input, output);
   check_reduction(group, "reduce_scatter_tensor", input, reduction);
-  return group.start("reduce_scatter_tensor", input.numel(),
-                     input.scalar_type(), [&](Work::Impl& work) {
-                       Tensor part = flat(output);
-                       Tensor whole = flat(scaled(group, input, reduction));
-                       c10d::ReduceScatterOptions options;
-                       options.reduceOp = to_c10d(group, input, reduction);
-                       add(work, group.entry_of(input),
-                           backend_of(group, input)
-                               ._reduce_scatter_base(part, whole, options));
-                     });
+  return group.start(
+      Group::call_of("reduce_scatter_tensor", input, terms_of(reduction)),
+      [&](Work::Impl& work) {
+        Tensor part = flat(output);
+        Tensor whole = flat(scaled(group, input, reduction));
+        c10d::ReduceScatterOptions options;
+        options.reduceOp = to_c10d(group, input, reduction);
+        add(work, group.entry_of(input),
+            backend_of(group, input)
+                ._reduce_scatter_base(part, whole, options));
+      });
 }
 
 Work gather(const Tensor& input, const Tensors& outputs, int root,
@@ -213,7 +216,7 @@ Work gather(const Tensor& input, const Tensors& outputs, int root,
   group.check_list("gather", "outputs", outputs, count, input);
   check_equal_sizes(group, "gather", "an output", outputs, input);
   return group.start(
-      "gather", input.numel(), input.scalar_type(), [&](Work::Impl& work) {
+      Group::call_of("gather", input, {.root = root}), [&](Work::Impl& work) {
         std::vector<Tensors> lists;
         if (count > 0) lists.push_back(flat(outputs));
         Tensors inputs = {flat(input)};
@@ -233,7 +236,7 @@ Work scatter(const Tensor& output, const Tensors& inputs, int root,
   group.check_list("scatter", "inputs", inputs, count, output);
   check_equal_sizes(group, "scatter", "an input", inputs, output);
   return group.start(
-      "scatter", output.numel(), output.scalar_type(), [&](Work::Impl& work) {
+      Group::call_of("scatter", output, {.root = root}), [&](Work::Impl& work) {
         std::vector<Tensors> lists;
         if (count > 0) lists.push_back(flat(inputs));
         Tensors outputs = {flat(output)};
@@ -246,7 +249,7 @@ Work scatter(const Tensor& output, const Tensors& inputs, int root,
 
 Work barrier(const ProcessGroup& handle) {
   Group& group = usable(handle, "barrier");
-  return group.start("barrier", 0, {}, [&](Work::Impl& work) {
+  return group.start({"barrier"}, [&](Work::Impl& work) {
     c10d::BarrierOptions options;
     options.device = group.own_device();
     if (options.device->is_cuda()) {

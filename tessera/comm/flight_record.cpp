@@ -18,7 +18,7 @@ using json = nlohmann::ordered_json;
 using std::filesystem::path;
 using Steady = std::chrono::steady_clock;
 
-constexpr int kFlightVersion = 1;
+constexpr int kFlightVersion = 2;
 constexpr char kFilePrefix[] = "flight_rank_";
 
 double unix_now() {
@@ -33,12 +33,14 @@ const char* state_name(const FlightCall& call) {
 
 json to_object(const FlightCall& call) {
   const CollectiveEntry& entry = call.entry;
-  return {{"sequence", entry.sequence}, {"communicator", entry.communicator},
-          {"index", entry.index},       {"kind", entry.kind},
-          {"unit", entry.unit},         {"phase", entry.phase},
-          {"operator", entry.op},       {"numel", entry.numel},
-          {"dtype", entry.dtype},       {"bytes", entry.num_bytes},
-          {"state", state_name(call)},  {"since", call.since}};
+  return {{"sequence", entry.sequence},   {"communicator", entry.communicator},
+          {"index", entry.index},         {"kind", entry.kind},
+          {"unit", entry.unit},           {"phase", entry.phase},
+          {"operator", entry.op},         {"numel", entry.numel},
+          {"dtype", entry.dtype},         {"bytes", entry.num_bytes},
+          {"reduction", entry.reduction}, {"root", entry.root},
+          {"state", state_name(call)},    {"called", call.called},
+          {"waited", call.waited},        {"ended", call.ended}};
 }
 
 FlightCall to_call(const json& object) {
@@ -54,10 +56,13 @@ FlightCall to_call(const json& object) {
   entry.numel = object.at("numel").get<int64_t>();
   entry.dtype = object.at("dtype").get<std::string>();
   entry.num_bytes = object.at("bytes").get<int64_t>();
-  const auto state = object.at("state").get<std::string>();
-  entry.finished = state == "completed";
-  entry.waited = state != "issued";
-  call.since = object.at("since").get<double>();
+  entry.reduction = object.at("reduction").get<std::string>();
+  entry.root = object.at("root").get<int>();
+  call.called = object.at("called").get<double>();
+  call.waited = object.at("waited").get<double>();
+  call.ended = object.at("ended").get<double>();
+  entry.waited = call.waited > 0;
+  entry.finished = call.ended > 0;
   return call;
 }
 
@@ -94,14 +99,24 @@ FlightRecord read_record(const path& file) {
 
 }  // namespace
 
+double FlightCall::since() const {
+  if (ended > 0) return ended;
+  return waited > 0 ? waited : called;
+}
+
 FlightRecord make_flight_record(std::span<const CollectiveEntry> entries) {
   FlightRecord record;
   record.written = unix_now();
   const auto now = Steady::now();
+  const auto on_clock = [&](Steady::time_point point) {
+    return record.written - std::chrono::duration<double>(now - point).count();
+  };
   for (const CollectiveEntry& entry : entries) {
-    const std::chrono::duration<double> age = now - entry.started;
     record.calls.push_back(
-        {.entry = entry, .since = record.written - age.count()});
+        {.entry = entry,
+         .called = on_clock(entry.called),
+         .waited = entry.waited ? on_clock(entry.started) : 0,
+         .ended = entry.finished ? on_clock(entry.ended) : 0});
   }
   return record;
 }

@@ -1,18 +1,21 @@
 // The last collectives of one rank, as a file that is written when its job
 // fails: what `tessera flight` lines up with those of the other ranks.
 //
-//   {"version": 1, "rank": 0, "world_size": 3, "cause": "...",
+//   {"version": 2, "rank": 0, "world_size": 3, "cause": "...",
 //    "written": 1764325234.5,
 //    "groups": [{"name": "dp/gather", "ranks": [0, 1, 2]}],
 //    "collectives": [{"sequence": 41, "communicator": "dp/gather",
 //      "index": 17, "kind": "all_gather", "unit": "layers.1",
 //      "phase": "forward", "operator": "aten::mm", "numel": 4096,
-//      "dtype": "BFloat16", "bytes": 8192, "state": "waiting",
-//      "since": 1764325231.2}]}
+//      "dtype": "BFloat16", "bytes": 8192, "reduction": "", "root": -1,
+//      "state": "completed", "called": 1764325231.2,
+//      "waited": 1764325231.3, "ended": 1764325231.9}]}
 //
-// `state` is issued, waiting or completed, and `since` the time, in seconds
-// since 1970, of the call or, once the rank waited for it, of that wait.
-// `index` counts the calls on a communicator. Torch-free.
+// `state` is issued, waiting or completed. The times, in seconds since 1970,
+// are those of the call, of this rank's wait for it (0: it has not waited), and
+// of its end (0: not yet). On CUDA the end is that of the host's wait: what it
+// has put on a stream may still run. `index` counts the calls on a
+// communicator. Torch-free.
 #pragma once
 
 #include <chrono>
@@ -32,8 +35,13 @@ struct FlightGroup {
 };
 
 struct FlightCall {
-  CollectiveEntry entry;  // without its point of the steady clock
-  double since = 0;
+  CollectiveEntry entry;  // without its points of the steady clock
+  double called = 0;
+  double waited = 0;  // 0: not
+  double ended = 0;   // 0: not yet
+
+  /// Since when it is as it is.
+  [[nodiscard]] double since() const;
 };
 
 struct FlightRecord {

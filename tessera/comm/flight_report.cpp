@@ -75,6 +75,8 @@ std::vector<Line> lines_of(Records records) {
 
 std::string call_text(const CollectiveEntry& entry) {
   std::string text = str(entry.kind, " #", entry.index);
+  if (!entry.reduction.empty()) text += str(" by ", entry.reduction);
+  if (entry.root >= 0) text += str(" with root ", entry.root);
   if (!entry.unit.empty()) text += str(", unit '", entry.unit, "'");
   if (!entry.phase.empty()) text += str(", ", entry.phase);
   if (!entry.op.empty()) text += str(", ", entry.op);
@@ -84,7 +86,7 @@ std::string call_text(const CollectiveEntry& entry) {
 
 auto call_of(const FlightCall& call) {
   return std::tie(call.entry.kind, call.entry.unit, call.entry.numel,
-                  call.entry.dtype);
+                  call.entry.dtype, call.entry.reduction, call.entry.root);
 }
 
 std::string in_seconds(double value) {
@@ -142,19 +144,27 @@ Finding first_finding(const Line& line) {
   return {};
 }
 
+// `written`: when the record of this rank was.
+std::string state_of(const FlightCall& call, double written) {
+  const std::string age = in_seconds(written - call.since());
+  if (call.entry.finished) {
+    return str("completed ", age, " before, in ",
+               in_seconds(call.ended - call.called));
+  }
+  return call.entry.waited ? str("waiting ", age)
+                           : str("issued ", age, " before");
+}
+
 std::string state_text(const Line& line, int rank, int64_t index) {
   if (!line.written.contains(rank)) return "no record";
   const FlightCall* call = line.find(rank, index);
   if (call == nullptr) {
     const FlightCall* last = line.last(rank);
-    return last == nullptr
-               ? "missing; it has none on this communicator"
-               : str("missing; its last is ", call_text(last->entry));
+    if (last == nullptr) return "missing; it has none on this communicator";
+    return str("missing; its last is ", call_text(last->entry), ", ",
+               state_of(*last, line.written.at(rank)));
   }
-  if (call->entry.finished) return "completed";
-  const std::string age = in_seconds(line.written.at(rank) - call->since);
-  return call->entry.waited ? str("waiting ", age)
-                            : str("issued ", age, " before");
+  return state_of(*call, line.written.at(rank));
 }
 
 // The ranks that keep a collective from completing.
@@ -233,6 +243,15 @@ std::string verdict(const Finding& finding) {
   return text.empty() ? str("All ranks have issued ", where, ".") : text;
 }
 
+// What a rank has done since is no collective: the slow one of many has been at
+// it for longest.
+std::string last_end(const FlightRecord& record) {
+  double last = 0;
+  for (const FlightCall& call : record.calls) last = std::max(last, call.ended);
+  if (last == 0) return "none of them ended";
+  return str("the last ended ", in_seconds(record.written - last), " before");
+}
+
 void write_heads(std::ostream& out, Records records) {
   std::set<int> missing;
   for (int rank = 0; rank < records[0].world_size; ++rank) missing.insert(rank);
@@ -240,7 +259,7 @@ void write_heads(std::ostream& out, Records records) {
     missing.erase(record.rank);
     const std::string cause = record.cause.substr(0, record.cause.find('\n'));
     out << "rank " << record.rank << ": " << record.calls.size()
-        << " collectives; " << cause << '\n';
+        << " collectives, " << last_end(record) << "; " << cause << '\n';
   }
   for (const int rank : missing) {
     out << "rank " << rank << ": no record: it was killed or stopped, or "

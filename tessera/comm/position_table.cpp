@@ -14,7 +14,7 @@ namespace tessera {
 namespace {
 
 constexpr char kSeparator = '\x1f';  // ASCII's own, in no name
-constexpr size_t kFields = 14;
+constexpr size_t kFields = 16;
 constexpr size_t kColumns = 8;
 using Row = std::array<std::string, kColumns>;
 
@@ -44,7 +44,8 @@ int64_t to_number(const std::string& text) {
 auto place_of(const RankPosition& position) {
   const CollectiveEntry& last = position.last;
   return std::tuple(last.sequence, last.communicator, last.kind, last.unit,
-                    last.numel, last.dtype, last.waited, last.finished);
+                    last.numel, last.dtype, last.reduction, last.root,
+                    last.waited, last.finished);
 }
 
 std::vector<int> ranks_where(std::span<const RankPosition> positions,
@@ -93,7 +94,7 @@ std::string seconds(int64_t milliseconds) {
 std::string state_of(const RankPosition& position) {
   const std::string age = seconds(position.age_ms);
   if (position.last.sequence == 0) return "no collective yet";
-  if (position.last.finished) return str("finished, started ", age, " ago");
+  if (position.last.finished) return str("finished ", age, " ago");
   return position.last.waited ? str("waiting ", age)
                               : str("issued ", age, " ago, not waited for");
 }
@@ -137,7 +138,8 @@ std::string to_record(const RankPosition& position) {
       << last.communicator << s << last.kind << s << last.unit << s
       << last.phase << s << last.op << s << last.numel << s << last.dtype << s
       << last.num_bytes << s << static_cast<int>(last.finished) << s
-      << static_cast<int>(last.waited) << s << last.index;
+      << static_cast<int>(last.waited) << s << last.index << s << last.reduction
+      << s << last.root;
   return out.str();
 }
 
@@ -163,6 +165,8 @@ RankPosition from_record(std::string_view record) {
   position.last.finished = to_number(fields[11]) != 0;
   position.last.waited = to_number(fields[12]) != 0;
   position.last.index = to_number(fields[13]);
+  position.last.reduction = fields[14];
+  position.last.root = static_cast<int>(to_number(fields[15]));
   return position;
 }
 
@@ -183,7 +187,8 @@ std::vector<int> odd_ranks(std::span<const RankPosition> positions) {
 
 bool contradict(const RankPosition& a, const RankPosition& b) {
   const auto call = [](const CollectiveEntry& entry) {
-    return std::tie(entry.kind, entry.unit, entry.numel, entry.dtype);
+    return std::tie(entry.kind, entry.unit, entry.numel, entry.dtype,
+                    entry.reduction, entry.root);
   };
   return a.last.waited && b.last.waited && !a.last.finished &&
          !b.last.finished && a.last.communicator == b.last.communicator &&

@@ -25,8 +25,8 @@ inline constexpr std::string_view kGoodbye = "goodbye";
 struct RankPosition {
   int rank = 0;
   bool answered = false;
-  CollectiveEntry last;  // see CollectiveLog::position; `started` is not set
-  int64_t age_ms = 0;    // since that
+  CollectiveEntry last;  // see CollectiveLog::position; without its times
+  int64_t age_ms = 0;    // since CollectiveEntry::since
 };
 
 /// One line of text, and back. Errors: InvalidArgument for a broken line.

@@ -58,11 +58,22 @@ struct ProcessGroup::Impl {
     return str(call, " on '", name, "': ");
   }
 
+  /// What a collective is, in the log of each member.
+  struct Call {
+    const char* kind;
+    int64_t numel = 0;
+    std::optional<c10::ScalarType> dtype = {};
+    CallTerms terms = {};
+  };
+  [[nodiscard]] static Call call_of(const char* kind, const at::Tensor& tensor,
+                                    const CallTerms& terms = {}) {
+    return {kind, tensor.numel(), tensor.scalar_type(), terms};
+  }
+
   /// Enters a collective in the log and starts it: `body(work)` adds c10d
   /// works.
   template <class Body>
-  Work start(const char* kind, int64_t numel,
-             std::optional<c10::ScalarType> dtype, Body&& body);
+  Work start(const Call& call, Body&& body);
   /// The same for a message; `link` names it ("0>1") and `peers` are on it.
   template <class Body>
   Work start_message(const std::string& link, const std::vector<int>& peers,
@@ -80,7 +91,7 @@ struct ProcessGroup::Impl {
 
 template <class Body>
 Work ProcessGroup::Impl::run(const char* kind, uint64_t sequence, Body&& body) {
-  world->check_alive(sequence);
+  world->begin(sequence);
   const BelowAutograd below_autograd;
   auto work = std::make_unique<Work::Impl>(world, sequence, timeout);
   try {
@@ -92,12 +103,10 @@ Work ProcessGroup::Impl::run(const char* kind, uint64_t sequence, Body&& body) {
 }
 
 template <class Body>
-Work ProcessGroup::Impl::start(const char* kind, int64_t numel,
-                               std::optional<c10::ScalarType> dtype,
-                               Body&& body) {
-  return run(kind,
-             world->log.enter_unhashed(name, kind, {.unit = description}, numel,
-                                       dtype),
+Work ProcessGroup::Impl::start(const Call& call, Body&& body) {
+  return run(call.kind,
+             world->log.enter_unhashed(name, call.kind, {.unit = description},
+                                       call.numel, call.dtype, call.terms),
              std::forward<Body>(body));
 }
 

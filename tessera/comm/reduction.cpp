@@ -2,32 +2,10 @@
 
 #include <ATen/ops/view_as_real.h>
 
+#include "tessera/comm/reduce_op_name.h"
+
 namespace tessera::distributed {
 namespace {
-
-const char* name_of(ReduceOp op) {
-  switch (op) {
-    case ReduceOp::sum:
-      return "sum";
-    case ReduceOp::min:
-      return "min";
-    case ReduceOp::max:
-      return "max";
-    case ReduceOp::avg:
-      return "avg";
-    case ReduceOp::product:
-      return "product";
-    case ReduceOp::band:
-      return "band";
-    case ReduceOp::bor:
-      return "bor";
-    case ReduceOp::bxor:
-      return "bxor";
-    case ReduceOp::premul_sum:
-      return "premul_sum";
-  }
-  return "an unknown operation";
-}
 
 bool is_bitwise(ReduceOp op) {
   return op == ReduceOp::band || op == ReduceOp::bor || op == ReduceOp::bxor;
@@ -65,6 +43,10 @@ Reduction premul_sum(double factor) {
   reduction.op = ReduceOp::premul_sum;
   reduction.factor = factor;
   return reduction;
+}
+
+CallTerms terms_of(const Reduction& reduction, int root) {
+  return {.reduction = name_of(reduction.op), .root = root};
 }
 
 void check_reduction(const ProcessGroup::Impl& group, const char* call,

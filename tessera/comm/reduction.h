@@ -13,6 +13,9 @@ namespace tessera::distributed {
 void check_reduction(const ProcessGroup::Impl& group, const char* call,
                      const at::Tensor& tensor, const Reduction& reduction);
 
+/// What the log says of it.
+[[nodiscard]] CallTerms terms_of(const Reduction& reduction, int root = -1);
+
 /// For a tensor that `scale` has seen.
 [[nodiscard]] c10d::ReduceOp to_c10d(const ProcessGroup::Impl& group,
                                      const at::Tensor& tensor,

@@ -146,7 +146,7 @@ void ThreadGroup::fail_leavers() {
       const CollectiveEntry last = rank.state->log.position();
       const bool waits =
           last.waited && !last.finished &&
-          now - last.started > kLeaverPatience &&
+          now - last.since() > kLeaverPatience &&
           rank.state->has_peer(last.communicator, static_cast<int>(leaver));
       if (rank.returned || !waits) continue;
       gone.missed =

@@ -247,7 +247,7 @@ RankPosition Watchdog::position() const {
   position.rank = rank_;
   position.answered = true;
   position.last = log_.position();
-  const auto age = Clock::now() - position.last.started;
+  const auto age = Clock::now() - position.last.since();
   position.age_ms = std::chrono::duration_cast<milliseconds>(age).count();
   return position;
 }

@@ -49,20 +49,25 @@ TEST(CollectiveLog, HashIsEqualOnAllRanksUntilOneIssuesAnotherCall) {
 TEST(CollectiveLog, HashDependsOnEachPartOfACall) {
   const auto hash = [](std::string_view communicator, std::string_view kind,
                        std::string_view unit, int64_t numel,
-                       c10::ScalarType dtype) {
+                       c10::ScalarType dtype, const CallTerms& terms = {}) {
     CollectiveLog log;
-    log.enter(communicator, kind, {.unit = unit}, numel, dtype);
+    log.enter(communicator, kind, {.unit = unit}, numel, dtype, terms);
     return log.hash();
   };
-  const std::set<uint64_t> hashes = {CollectiveLog().hash(),
-                                     hash("c", "k", "u", 4, torch::kFloat32),
-                                     hash("d", "k", "u", 4, torch::kFloat32),
-                                     hash("c", "l", "u", 4, torch::kFloat32),
-                                     hash("c", "k", "v", 4, torch::kFloat32),
-                                     hash("c", "k", "u", 5, torch::kFloat32),
-                                     hash("c", "k", "u", 4, torch::kInt32),
-                                     hash("ck", "", "u", 4, torch::kFloat32)};
-  EXPECT_EQ(hashes.size(), 8u);
+  const std::set<uint64_t> hashes = {
+      CollectiveLog().hash(),
+      hash("c", "k", "u", 4, torch::kFloat32),
+      hash("d", "k", "u", 4, torch::kFloat32),
+      hash("c", "l", "u", 4, torch::kFloat32),
+      hash("c", "k", "v", 4, torch::kFloat32),
+      hash("c", "k", "u", 5, torch::kFloat32),
+      hash("c", "k", "u", 4, torch::kInt32),
+      hash("ck", "", "u", 4, torch::kFloat32),
+      hash("c", "k", "u", 4, torch::kFloat32, {.reduction = "sum"}),
+      hash("c", "k", "u", 4, torch::kFloat32, {.reduction = "max"}),
+      hash("c", "k", "u", 4, torch::kFloat32, {.root = 0}),
+      hash("c", "k", "u", 4, torch::kFloat32, {.root = 1})};
+  EXPECT_EQ(hashes.size(), 12u);
 }
 
 TEST(CollectiveLog, KeepsTheLastEntriesAndTheirEnds) {
@@ -90,6 +95,26 @@ TEST(CollectiveLog, KeepsTheLastEntriesAndTheirEnds) {
   log.finish(sequence);  // long gone: must not touch the entry in its place
   EXPECT_FALSE(log.at(65).finished);
   EXPECT_EQ(log.last().index, 101);
+}
+
+TEST(CollectiveLog, KeepsTheTimesOfACallOfItsWaitAndOfItsEnd) {
+  CollectiveLog log;
+  const auto sequence = log.enter_unhashed("w", "barrier", {});
+  const auto issued = log.at(sequence);
+  EXPECT_EQ(issued.since(), issued.called);
+  log.wait(sequence);
+  const auto waited = log.at(sequence);
+  EXPECT_EQ(waited.called, issued.called);
+  EXPECT_GE(waited.started, issued.called);
+  EXPECT_EQ(waited.since(), waited.started);
+  log.wait(sequence);  // a second round of the same call
+  EXPECT_EQ(log.at(sequence).started, waited.started);
+  log.finish(sequence);
+  const auto ended = log.at(sequence);
+  EXPECT_GE(ended.ended, waited.started);
+  EXPECT_EQ(ended.since(), ended.ended);
+  log.finish(sequence);  // the end of its handle
+  EXPECT_EQ(log.at(sequence).ended, ended.ended);
 }
 
 }  // namespace

@@ -96,6 +96,12 @@ TEST(Contradict, MeansUnlikeCallsAtOnePointOfOneCommunicator) {
   b = at(1, 5, "a");
   b.last.numel = 4;
   EXPECT_TRUE(contradict(a, b));
+  b = at(1, 5, "a");
+  b.last.reduction = "max";
+  EXPECT_TRUE(contradict(a, b));
+  b = at(1, 5, "a");
+  b.last.root = 1;
+  EXPECT_TRUE(contradict(a, b));
 }
 
 TEST(PositionRecord, SurvivesTheWayThroughText) {
@@ -109,6 +115,8 @@ TEST(PositionRecord, SurvivesTheWayThroughText) {
   position.last.dtype = "BFloat16";
   position.last.num_bytes = 154;
   position.last.finished = true;
+  position.last.reduction = "sum";
+  position.last.root = 2;
   const RankPosition back = from_record(to_record(position));
   EXPECT_EQ(to_record(back), to_record(position));
   EXPECT_EQ(back.rank, 3);
@@ -120,6 +128,8 @@ TEST(PositionRecord, SurvivesTheWayThroughText) {
   EXPECT_EQ(back.last.index, 11);
   EXPECT_TRUE(back.last.waited);
   EXPECT_TRUE(back.last.finished);
+  EXPECT_EQ(back.last.reduction, "sum");
+  EXPECT_EQ(back.last.root, 2);
 }
 
 TEST(PositionRecord, RefusesBrokenLines) {
@@ -140,8 +150,8 @@ TEST(PositionTable, MarksTheOddRankAndAlignsTheRest) {
       "    rank  seq  kind        unit      phase  operator  bytes  state\n"
       "    0     12   all_gather  layers.1  -      -         0      waiting "
       "0.0 s\n"
-      "    1     9    all_gather  a         -      -         0      finished, "
-      "started 0.0 s ago\n"
+      "    1     9    all_gather  a         -      -         0      finished "
+      "0.0 s ago\n"
       "  > 2     -    -           -         -      -         -      no answer: "
       "its process has ended, or is stopped\n"
       "Out of step: rank 2.");

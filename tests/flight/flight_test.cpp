@@ -45,7 +45,9 @@ class Rank {
     call.entry.num_bytes = 4 * numel;
     call.entry.finished = state == "completed";
     call.entry.waited = state != "issued";
-    call.since = call.entry.waited ? 997 : 990;
+    call.called = 990;
+    call.waited = call.entry.waited ? 997 : 0;
+    call.ended = call.entry.finished ? 998.5 : 0;
     record_.calls.push_back(call);
     return *this;
   }
@@ -79,13 +81,15 @@ TEST(FlightReport, NamesTheRankThatIsMissingACollective) {
   const std::string text =
       report({Rank(0).call("a").call("b", "waiting"), Rank(1).call("a"),
               Rank(2).call("a").call("b", "waiting")});
-  expect_says(text, "rank 0: 2 collectives; a time-out\nrank 1: 1 coll");
+  expect_says(text,
+              "rank 0: 2 collectives, the last ended 1.5 s before; a time-out\n"
+              "rank 1: 1 coll");
   expect_says(text,
               "'dp/gather', ranks 0 1 2: not complete is #2, all_gather #2, "
               "unit 'b', forward, aten::mm, 8 Float\n"
               "    rank 0  waiting 3.0 s\n"
               "  > rank 1  missing; its last is all_gather #1, unit 'a', "
-              "forward, aten::mm, 8 Float\n"
+              "forward, aten::mm, 8 Float, completed 1.5 s before, in 8.5 s\n"
               "    rank 2  waiting 3.0 s\n");
   expect_says(text,
               "\nRank 1 is missing all_gather #2 of unit 'b' on "
@@ -102,6 +106,31 @@ TEST(FlightReport, ShowsUnlikeCallsBesideEachOther) {
               "16 Float, waiting 3.0 s\n");
   expect_says(text, "  > rank 2  missing");
   expect_says(text, "Ranks 0, 1, 2 mean unlike calls by #2 on 'dp/gather'.");
+}
+
+TEST(FlightReport, TellsOperationsAndRootsApart) {
+  const auto reduces = [](int rank, const std::string& reduction, int root) {
+    FlightRecord record = Rank(rank).call("a", "waiting");
+    record.calls[0].entry.reduction = reduction;
+    record.calls[0].entry.root = root;
+    return record;
+  };
+  const std::string text = report(
+      {reduces(0, "sum", 1), reduces(1, "max", 1), reduces(2, "sum", 1)});
+  expect_says(text,
+              "unlike calls at #1\n  > rank 0  all_gather #1 by sum with "
+              "root 1, unit 'a'");
+  expect_says(report({reduces(0, "", 0), reduces(1, "", 1), reduces(2, "", 0)}),
+              "  > rank 1  all_gather #1 with root 1, unit 'a'");
+}
+
+TEST(FlightReport, SaysForHowLongARankHasEndedNoCollective) {
+  const std::string text =
+      report({Rank(0).call("a"), Rank(1).call("a", "waiting"),
+              Rank(2).call("a", "issued")});
+  expect_says(text, "rank 0: 1 collectives, the last ended 1.5 s before; ");
+  expect_says(text, "rank 1: 1 collectives, none of them ended; ");
+  expect_says(text, "    rank 0  completed 1.5 s before, in 8.5 s\n");
 }
 
 TEST(FlightReport, SaysWhichRankLeftNoRecord) {
@@ -136,6 +165,8 @@ TEST(FlightRecord, IsTheSameAfterItsFile) {
   const testing::TemporaryFolder folder;
   FlightRecord record = Rank(1).call("a").call("b", "waiting");
   record.calls.back().entry.unit = "b\xff";  // no UTF-8
+  record.calls.back().entry.reduction = "max";
+  record.calls.back().entry.root = 2;
   const auto path = write_flight_record(folder / "new", record);
   EXPECT_EQ(path.filename(), "flight_rank_1.json");
   const auto read = read_flight_records(folder / "new");
@@ -155,16 +186,36 @@ TEST(FlightRecord, IsTheSameAfterItsFile) {
     EXPECT_EQ(got.entry.num_bytes, want.entry.num_bytes);
     EXPECT_EQ(got.entry.finished, want.entry.finished);
     EXPECT_EQ(got.entry.waited, want.entry.waited);
-    EXPECT_EQ(got.since, want.since);
+    EXPECT_EQ(got.entry.reduction, want.entry.reduction);
+    EXPECT_EQ(got.entry.root, want.entry.root);
+    EXPECT_EQ(got.called, want.called);
+    EXPECT_EQ(got.waited, want.waited);
+    EXPECT_EQ(got.ended, want.ended);
   }
 }
 
 TEST(FlightRecord, HasTheTimesOfALog) {
-  CollectiveEntry entry;
-  entry.started = std::chrono::steady_clock::now() - 3s;
-  const FlightRecord record = make_flight_record({&entry, 1});
-  ASSERT_EQ(record.calls.size(), 1U);
-  EXPECT_NEAR(record.written - record.calls[0].since, 3, 1);
+  const auto now = std::chrono::steady_clock::now();
+  CollectiveEntry issued;
+  issued.called = now - 30s;
+  issued.started = issued.called;
+  CollectiveEntry waited = issued;
+  waited.waited = true;
+  waited.started = now - 20s;
+  CollectiveEntry ended = waited;
+  ended.finished = true;
+  ended.ended = now - 10s;
+  const FlightRecord record =
+      make_flight_record(std::vector{issued, waited, ended});
+  ASSERT_EQ(record.calls.size(), 3U);
+  const std::vector<double> ages = {30, 20, 10};
+  for (size_t i = 0; i < 3; ++i) {
+    const FlightCall& call = record.calls[i];
+    EXPECT_NEAR(record.written - call.called, 30, 1) << i;
+    EXPECT_NEAR(record.written - call.since(), ages[i], 1) << i;
+    EXPECT_EQ(call.waited > 0, i > 0);
+    EXPECT_EQ(call.ended > 0, i > 1);
+  }
 }
 
 TEST(FlightRecord, ABrokenOrForeignFileIsNamed) {
@@ -176,7 +227,7 @@ TEST(FlightRecord, ABrokenOrForeignFileIsNamed) {
   const std::string whole = to_json(Rank(0).call("a"));
   for (const std::string& text :
        {std::string(), whole.substr(0, whole.size() / 2), std::string("[]"),
-        std::string(R"({"version": 2})")}) {
+        std::string(R"({"version": 1})")}) {
     std::ofstream(folder / "flight_rank_0.json") << text;
     expect_says(error_of([&] { (void)read_flight_records(folder.path()); }),
                 "flight_rank_0.json: flight record: ");
