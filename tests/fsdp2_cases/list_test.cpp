@@ -5,6 +5,9 @@
 
 #include "tessera/comm/collective_log.h"
 #include "tessera/module/recompute.h"
+#include "tessera/shard/call.h"
+#include "tessera/shard/unit.h"
+#include "tessera/shard/unit_settings.h"
 #include "tests/support/net.h"
 
 namespace tessera::test {
@@ -133,6 +136,197 @@ TEST_F(Fsdp2List, UnshardOfAModuleWithoutUnitDoesNothing) {
     reshard(*nothing);
     expect_nothing_gathered(*model, "after unshard of no unit");
     plain_loss(*model, {world.rank(), 0, 1}).backward();
+  });
+}
+
+// Gathers and reductions of each unit since the last look. The root's head is
+// used last in forward and first in backward.
+void expect_counts(nn::Module& model, int gathers, int gathers_of_root,
+                   int reduces, const std::string& when) {
+  for (const auto& unit : units_below(model)) {
+    EXPECT_EQ(unit->counts().gathers,
+              unit->parent() ? gathers : gathers_of_root)
+        << unit->name() << when;
+    EXPECT_EQ(unit->counts().reduces, reduces) << unit->name() << when;
+    unit->reset_counts();
+  }
+}
+
+TEST_F(Fsdp2List, AccumulationGathersAndReducesNoMoreThanItsSettingsAsk) {
+  constexpr int kBatches = 3;
+  on_ranks(2, [&](const World& world) {
+    for (const auto after_forward : {Reshard::always, Reshard::never}) {
+      for (const auto after_backward : {Reshard::always, Reshard::never}) {
+        Model model = build(make_net);
+        auto options = options_for(init_device_mesh(world));
+        options.reshard_after_forward = after_forward;
+        shard(*model, options, kUnits);
+        for (int batch = 0; batch < kBatches; ++batch) {
+          const bool last = batch + 1 == kBatches;
+          set_requires_gradient_sync(*model, last ? Sync::on : Sync::off);
+          set_reshard_after_backward(*model,
+                                     last ? Reshard::always : after_backward);
+          plain_loss(*model, {world.rank(), batch, 1}).backward();
+        }
+        const bool in_backward = after_forward == Reshard::always;
+        const bool kept = after_backward == Reshard::never;
+        expect_counts(
+            *model,
+            (in_backward ? 2 : 1) * kBatches - (kept ? kBatches - 1 : 0),
+            kept ? 1 : kBatches, 1,
+            str(" forward resharded: ", in_backward,
+                ", kept after backward: ", kept));
+        expect_nothing_gathered(*model, "after the last backward");
+      }
+    }
+  });
+}
+
+TEST_F(Fsdp2List, UnitsReshardedByHandAfterForwardAreGatheredOnceInBackward) {
+  const Tensors mean = gradients_of_one_process(2, make_net, plain_loss);
+  on_ranks(2, [&](const World& world) {
+    Model model = build(make_net);
+    auto options = options_for(init_device_mesh(world));
+    options.reshard_after_forward = Reshard::never;
+    shard(*model, options, kUnits);
+    const Tensor loss = plain_loss(*model, {world.rank(), 0, 1});
+    for (nn::Module* module :
+         {static_cast<nn::Module*>(model.get()),
+          static_cast<nn::Module*>(as_net(*model).a.get()),
+          static_cast<nn::Module*>(as_net(*model).b.get())}) {
+      reshard(*module);
+    }
+    expect_nothing_gathered(*model, "after reshard");
+    expect_counts(*model, 1, 1, 0, " in forward");
+    loss.backward();
+    expect_counts(*model, 1, 1, 1, " in backward");
+    expect_close(full_gradients(world, *model), mean, "gradient");
+  });
+}
+
+TEST_F(Fsdp2List, AStepsCollectivesComeInTheOrderOfUse) {
+  on_ranks(2, [](const World& world) {
+    Model model = build(make_net);
+    auto options = options_for(init_device_mesh(world));
+    options.reshard_after_forward = Reshard::always;
+    shard(*model, options, kUnits);
+    const uint64_t before = world.log().last().sequence;
+    plain_loss(*model, {world.rank(), 0, 1}).backward();
+    std::string order;
+    for (const CollectiveEntry& entry : world.log().entries()) {
+      const bool counts =
+          entry.kind == "all_gather" || entry.kind == "reduce_scatter";
+      if (entry.sequence <= before || !counts) continue;
+      order += str(entry.kind == "all_gather" ? " +" : " -",
+                   entry.unit.size() == 1 ? entry.unit : "root");
+    }
+    EXPECT_EQ(order, " +a +b +root -root +b +a -b -a");
+  });
+}
+
+// Norm and head are one unit, used once for each chunk of the body's output.
+struct ChunkedImpl : nn::Module {
+  Block body{nullptr};
+  nn::LayerNorm norm{nullptr};
+  nn::Linear head{nullptr}, never{nullptr};
+  ChunkedImpl() {
+    body = register_module("body", Block(6, 8));
+    norm = register_module("norm", nn::LayerNorm(nn::LayerNormOptions({8})));
+    head = register_module("head", nn::Linear(8, 3));
+    never = register_module("never", nn::Linear(8, 3));
+  }
+};
+
+Tensor chunked_loss(nn::Module& module, const Turn& turn) {
+  auto& model = dynamic_cast<ChunkedImpl&>(module);
+  Tensor sum = torch::zeros({});
+  for (const Tensor& chunk : model.body(input(turn)).chunk(4)) {
+    sum = sum + square_loss(model.head(model.norm(chunk)));
+  }
+  return sum;
+}
+
+TEST_F(Fsdp2List, AUnitOfSeveralModulesServesChunksThoughOneNeverRuns) {
+  const Make make = [] { return std::make_shared<ChunkedImpl>(); };
+  const Tensors mean = gradients_of_one_process(2, make, chunked_loss);
+  on_ranks(2, [&](const World& world) {
+    Model model = build(make);
+    auto& chunked = dynamic_cast<ChunkedImpl&>(*model);
+    const auto options = options_for(init_device_mesh(world));
+    fully_shard(*chunked.body, options);
+    fully_shard(std::vector<nn::Module*>{chunked.norm.get(), chunked.head.get(),
+                                         chunked.never.get()},
+                options);
+    fully_shard(*model, options);
+    for (int step = 0; step < 2; ++step) {
+      model->zero_grad();
+      chunked_loss(*model, {world.rank(), 0, 1}).backward();
+      expect_close(full_gradients(world, *model), mean, "gradient");
+      expect_nothing_gathered(*model, "after backward");
+    }
+  });
+}
+
+TEST_F(Fsdp2List, FrozenModulesAreReusedWithAndWithoutGradients) {
+  test::Setup setup{.units = kUnits, .steps = 3};
+  setup.before = [](nn::Module& module, int step) {
+    as_net(module).b->f->weight.set_requires_grad(step == 2);
+  };
+  expect_agreement(
+      make_net,
+      [](nn::Module& module, const Turn& turn) {
+        auto& net = as_net(module);
+        Tensor x = net.a(input(turn));
+        {
+          torch::NoGradGuard no_grad;
+          x = x + net.b(x);
+        }
+        return square_loss(net.c(net.b(net.b(net.b(x)))));
+      },
+      setup);
+}
+
+TEST_F(Fsdp2List, OneUnitOfAnotherPrecisionComputesInItAndGivesWhatItIsTold) {
+  on_ranks(2, [](const World& world) {
+    for (const bool told : {true, false}) {
+      Model model = build(make_net);
+      auto& net = as_net(*model);
+      auto options = options_for(init_device_mesh(world));
+      auto half = options;
+      half.mp_policy.param_dtype = torch::kHalf;
+      if (told) half.mp_policy.output_dtype = torch::kDouble;
+      fully_shard(*net.a, options);
+      fully_shard(*net.b, half);
+      fully_shard(*model, options);
+      const Tensor first = net.a(input(world.rank(), 0));
+      const Tensor middle = call(net.b, first);
+      EXPECT_EQ(first.scalar_type(), torch::kDouble);
+      EXPECT_EQ(middle.scalar_type(), told ? torch::kDouble : torch::kHalf);
+      EXPECT_EQ(net.b->f->weight.scalar_type(), torch::kHalf);
+      EXPECT_EQ(net.a->f->weight.scalar_type(), torch::kDouble);
+      square_loss(net.c(middle.to(torch::kDouble))).backward();
+      for (const Tensor& shard : model->parameters()) {
+        if (!shard.grad().defined()) continue;
+        EXPECT_EQ(shard.grad().scalar_type(), torch::kDouble);
+      }
+    }
+  });
+}
+
+TEST_F(Fsdp2List, APlacementAlongADimThatIsNotThereIsRefusedByName) {
+  on_ranks(2, [](const World& world) {
+    for (const int64_t dim : {1, -2, 7}) {
+      Model model = build(make_net);
+      auto options = options_for(init_device_mesh(world));
+      options.shard_placement_fn = [&](const Tensor& parameter) {
+        return parameter.dim() == 1 ? Shard{dim} : Shard{0};
+      };
+      const std::string message =
+          message_of([&] { fully_shard(*as_net(*model).a, options); });
+      EXPECT_TRUE(says(message, "'gain'") || says(message, "'f.bias'"));
+      EXPECT_TRUE(says(message, str("along dim ", dim)));
+      plain_loss(*model, {world.rank(), 0, 1}).backward();  // as it was
+    }
   });
 }
 
