@@ -3,18 +3,12 @@
 #include <torch/torch.h>
 
 #include "tests/support/net.h"
+#include "tests/support/units.h"
 
 namespace tessera::test {
 namespace {
 
 class Prefetch : public DoubleByDefault {};
-
-Unit& unit_named(nn::Module& model, const std::string& name) {
-  for (const auto& unit : units_below(model)) {
-    if (unit->name() == name) return *unit;
-  }
-  throw InvalidArgument(str("no unit ", name));
-}
 
 Model sharded(const World& world, size_t prefetch) {
   Model model = build(make_net);

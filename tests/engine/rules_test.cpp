@@ -7,6 +7,7 @@
 #include "tessera/module/gate.h"
 #include "tessera/shard/context.h"
 #include "tests/support/net.h"
+#include "tests/support/units.h"
 
 namespace tessera::test {
 namespace {
@@ -25,13 +26,6 @@ struct ChainImpl : nn::Module {
 Model make_chain() { return std::make_shared<ChainImpl>(); }
 ChainImpl& as_chain(nn::Module& module) {
   return dynamic_cast<ChainImpl&>(module);
-}
-
-Unit& unit_named(nn::Module& model, const std::string& name) {
-  for (const auto& unit : units_below(model)) {
-    if (unit->name() == name) return *unit;
-  }
-  throw InvalidArgument(str("no unit ", name));
 }
 
 TEST_F(Rules, RanksThatGatherEqualUnitsInAnotherOrderAllEndWithAnError) {

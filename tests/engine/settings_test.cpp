@@ -5,18 +5,12 @@
 
 #include "tessera/shard/unit.h"
 #include "tests/support/net.h"
+#include "tests/support/units.h"
 
 namespace tessera::test {
 namespace {
 
 class Settings : public DoubleByDefault {};
-
-Unit& unit_named(nn::Module& model, const std::string& name) {
-  for (const auto& unit : units_below(model)) {
-    if (unit->name() == name) return *unit;
-  }
-  throw InvalidArgument(str("no unit ", name));
-}
 
 int64_t gathers(nn::Module& model, const std::string& name) {
   return unit_named(model, name).counts().gathers;
