@@ -3,7 +3,6 @@
 #include <torch/torch.h>
 
 #include <cmath>
-#include <limits>
 #include <vector>
 
 #include "tessera/base/error.h"
@@ -11,36 +10,20 @@
 #include "tessera/mesh/device_mesh.h"
 #include "tessera/optim/clip_grad_norm.h"
 #include "tessera/shard/fully_shard.h"
+#include "tests/support/gradients.h"
 
 namespace tessera {
 namespace {
 
+using testing::kNormTypes;
+using testing::norm_of;
+using testing::parameters_with;
 using Tensors = std::vector<at::Tensor>;
-
-const double kNormTypes[] = {0.5, 1, 2, 3,
-                             std::numeric_limits<double>::infinity()};
 
 Tensors some_gradients(at::ScalarType dtype) {
   return {torch::linspace(-1, 2, 40, dtype).view({8, 5}),
           torch::linspace(0, 3, 7, dtype), torch::zeros({0, 4}, dtype),
           torch::full({1, 2}, -1.5, dtype)};
-}
-
-Tensors parameters_with(const Tensors& gradients) {
-  Tensors result;
-  for (const auto& gradient : gradients) {
-    result.push_back(torch::zeros_like(gradient).set_requires_grad(true));
-    result.back().mutable_grad() = gradient.clone();
-  }
-  return result;
-}
-
-double norm_of(const Tensors& tensors, double p) {
-  Tensors flat;
-  for (const auto& tensor : tensors) {
-    flat.push_back(tensor.reshape({-1}).to(at::kDouble));
-  }
-  return at::linalg_vector_norm(at::cat(flat), p).item<double>();
 }
 
 TEST(ClipGradsWithNorm, ScalesAsClipGradNormDoesByANormThatIsGiven) {

@@ -14,16 +14,19 @@
 #include "tessera/base/error.h"
 #include "tessera/comm/world.h"
 #include "test_shards.h"
+#include "tests/support/gradients.h"
 
 namespace tessera {
 namespace {
 
 using testing::Cut;
+using testing::kNormTypes;
+using testing::norm_of;
+using testing::parameters_with;
 using testing::TestShards;
 using Tensors = std::vector<at::Tensor>;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-const double kNormTypes[] = {1, 2, 3, 0.5, kInfinity};
 
 // Rows: many, fewer than ranks, one, prime; one without elements.
 Tensors random_tensors(at::ScalarType dtype, int seed = 3) {
@@ -37,23 +40,6 @@ Tensors random_tensors(at::ScalarType dtype, int seed = 3) {
   return result;
 }
 
-Tensors parameters_like(const Tensors& tensors) {
-  Tensors result;
-  for (const auto& tensor : tensors) {
-    result.push_back(torch::zeros_like(tensor).set_requires_grad(true));
-    result.back().mutable_grad() = tensor.clone();
-  }
-  return result;
-}
-
-double norm_of(const Tensors& tensors, double p) {
-  Tensors flat;
-  for (const auto& tensor : tensors) {
-    flat.push_back(tensor.reshape({-1}).to(at::kDouble));
-  }
-  return at::linalg_vector_norm(at::cat(flat), p).item<double>();
-}
-
 Tensors joined(const Tensors& a, const Tensors& b) {
   Tensors all = a;
   all.insert(all.end(), b.begin(), b.end());
@@ -63,7 +49,7 @@ Tensors joined(const Tensors& a, const Tensors& b) {
 TEST(ClipGradNorm, MatchesTheNormOfAllGradientsOfPlainParameters) {
   for (double p : kNormTypes) {
     Tensors gradients = random_tensors(at::kDouble);
-    Tensors parameters = parameters_like(gradients);
+    Tensors parameters = parameters_with(gradients);
     const double expected = norm_of(gradients, p);
     at::Tensor norm = clip_grad_norm_(parameters, 0.5, {.norm_type = p});
     EXPECT_EQ(norm.dim(), 0);
@@ -79,7 +65,7 @@ TEST(ClipGradNorm, MatchesTheNormOfAllGradientsOfPlainParameters) {
 TEST(ClipGradNorm, LeavesSmallGradientsExactlyAsTheyAre) {
   Tensors gradients = random_tensors(at::kFloat);
   for (double max_norm : {1e3, kInfinity}) {
-    Tensors parameters = parameters_like(gradients);
+    Tensors parameters = parameters_with(gradients);
     clip_grad_norm_(parameters, max_norm);
     for (size_t i = 0; i < gradients.size(); ++i) {
       EXPECT_TRUE(parameters[i].grad().equal(gradients[i]));
@@ -97,7 +83,7 @@ TEST(ClipGradNorm, IsZeroWithoutGradients) {
 }
 
 TEST(ClipGradNorm, CountsAParameterThatStandsTwiceOnce) {
-  Tensors parameters = parameters_like({torch::full({4}, 2.0)});
+  Tensors parameters = parameters_with({torch::full({4}, 2.0)});
   parameters.push_back(parameters[0]);
   EXPECT_EQ(clip_grad_norm_(parameters, 2).item<double>(), 4);
   EXPECT_NEAR(parameters[0].grad()[0].item<double>(), 1, 1e-5);
@@ -112,7 +98,7 @@ TEST(ClipGradNorm, IsPreciseOverLongSinglePrecisionGradients) {
   for (double p : {1.0, 2.0, 3.0}) {
     const double expected = norm_of(gradients, p);
     const double plain =
-        get_total_norm(parameters_like(gradients), {.norm_type = p})
+        get_total_norm(parameters_with(gradients), {.norm_type = p})
             .item<double>();
     const double shard =
         get_total_norm(shards.shards(), {.norm_type = p}).item<double>();
@@ -124,7 +110,7 @@ TEST(ClipGradNorm, IsPreciseOverLongSinglePrecisionGradients) {
 TEST(ClipGradNorm, TakesNormsOfLowPrecisionGradientsInSinglePrecision) {
   Tensors gradients = {torch::ones({4097}, at::kBFloat16),
                        torch::ones({3}, at::kHalf)};
-  Tensors parameters = parameters_like(gradients);
+  Tensors parameters = parameters_with(gradients);
   at::Tensor norm = clip_grad_norm_(parameters, 1);
   EXPECT_EQ(norm.scalar_type(), at::kFloat);
   EXPECT_NEAR(norm.item<double>(), std::sqrt(4100), 1e-4);
@@ -134,7 +120,7 @@ TEST(ClipGradNorm, TakesNormsOfLowPrecisionGradientsInSinglePrecision) {
 }
 
 TEST(ClipGradNorm, CountsMixedDtypesInTheWidest) {
-  Tensors parameters = parameters_like(
+  Tensors parameters = parameters_with(
       {torch::full({1}, 3.0), torch::full({1}, 4.0, at::kDouble)});
   at::Tensor norm = get_total_norm(parameters);
   EXPECT_EQ(norm.scalar_type(), at::kDouble);
@@ -142,7 +128,7 @@ TEST(ClipGradNorm, CountsMixedDtypesInTheWidest) {
 }
 
 TEST(ClipGradNorm, RefusesArgumentsThatCannotBeMeant) {
-  Tensors parameters = parameters_like({torch::ones({4})});
+  Tensors parameters = parameters_with({torch::ones({4})});
   for (double p : {0.0, -1.0, -kInfinity, std::nan("")}) {
     EXPECT_THROW(clip_grad_norm_(parameters, 1, {.norm_type = p}),
                  InvalidArgument);
@@ -155,7 +141,7 @@ TEST(ClipGradNorm, RefusesArgumentsThatCannotBeMeant) {
 
 TEST(ClipGradNorm, RaisesOnNonFiniteNormsBeforeTouchingGradients) {
   for (double bad : {kInfinity, std::nan("")}) {
-    Tensors parameters = parameters_like({torch::ones({4}), torch::ones({1})});
+    Tensors parameters = parameters_with({torch::ones({4}), torch::ones({1})});
     parameters[1].mutable_grad().fill_(bad);
     EXPECT_THROW(
         clip_grad_norm_(parameters, 1, {.on_nonfinite = NonFinite::raise}),
@@ -200,7 +186,7 @@ struct Mixture {
         plain(random_tensors(dtype, 20)),
         all(whole, cut(world, "all", 1)),
         half(halves, cut(world, "half", 2)),
-        parameters(parameters_like(plain)) {
+        parameters(parameters_with(plain)) {
     if (with_gradients) {
       all.set_gradients(whole);
       half.set_gradients(halves);
