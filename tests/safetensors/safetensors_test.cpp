@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "tessera/base/error.h"
@@ -38,7 +39,9 @@ void expect_same(const at::Tensor& a, const at::Tensor& b) {
   ASSERT_EQ(a.sizes(), b.sizes());
   const at::Tensor left = a.contiguous();
   const at::Tensor right = b.contiguous();
-  EXPECT_EQ(0, std::memcmp(left.data_ptr(), right.data_ptr(), left.nbytes()));
+  const auto* bytes = static_cast<const char*>(left.const_data_ptr());
+  EXPECT_TRUE(std::equal(bytes, bytes + left.nbytes(),
+                         static_cast<const char*>(right.const_data_ptr())));
 }
 
 TEST(Safetensors, BringsBackEveryDtypeShapeAndStride) {
