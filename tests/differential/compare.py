@@ -28,9 +28,11 @@ BLOWN_UP = {"fsdp2": 1, "plain": 2}
 
 # A model may blow rounding up further, by a LayerNorm of nearly equal numbers,
 # say. So much is forgiven where the same case in fp64 agrees with one process
-# nearly; outcomes hold gradients and weights as fp32. Losses show least of it.
-BLOWN_UP_AT_MOST = {"fp32": {}, "bf16": {"losses": 0.03, "evaluations": 0.05}}
-BLOWN_UP_OTHERS = {"fp32": 1e-2, "bf16": 0.7}
+# nearly; outcomes hold gradients and weights as fp32. Losses show least of it,
+# though a bfloat16 weight one step of rounding away can be a tenth of a loss that
+# three steps of AdamW have made a sixth.
+BLOWN_UP_AT_MOST = {"fp32": {}, "bf16": {"losses": 0.1, "evaluations": 0.2}}
+BLOWN_UP_OTHERS = {"fp32": 1e-2, "bf16": 2}
 DOUBLE = {"losses": 1e-10, "evaluations": 1e-10, "norms": 1e-10,
           "gradients": 3e-7, "inputs": 3e-7, "weights": 3e-7}
 
@@ -48,7 +50,8 @@ def may_be_rounding(case, outcomes):
         for key in ("param_dtype", "reduce_dtype", "output_dtype")}
     apart = furthest(outcomes["tessera"], outcomes["plain"])
     dtype = "bf16" if "bf16" in dtypes else "fp32"
-    return dtypes <= {"fp32", "bf16", None} and bool(apart) and all(
+    rounds = dtypes - {"fp64", None}
+    return rounds and rounds <= {"fp32", "bf16"} and bool(apart) and all(
         far < BLOWN_UP_AT_MOST[dtype].get(key, BLOWN_UP_OTHERS[dtype])
         for key, (far, _) in apart.items())
 
@@ -60,9 +63,20 @@ def in_double(case):
     return json.loads(text)
 
 
-def agrees_in_double(outcomes):
+def more_finely(case):
+    """The same casts, one dtype up."""
+    text = json.dumps(case).replace('"fp32"', '"fp64"')
+    return json.loads(text.replace('"bf16"', '"fp32"'))
+
+
+# How the same case must agree where rounding is smaller, and how nearly.
+FINER = [(in_double, DOUBLE),
+         (more_finely, {key: 10 * near for key, near in EXACT.items()})]
+
+
+def agrees(outcomes, near):
     apart = furthest(outcomes["tessera"], outcomes["plain"])
-    return bool(apart) and all(far <= DOUBLE[key]
+    return bool(apart) and all(far <= near[key]
                                for key, (far, _) in apart.items())
 
 

@@ -67,7 +67,7 @@ class Differential(unittest.TestCase):
             outcomes = copy.deepcopy(self.outcomes[case["seed"]])
             outcomes["tessera"]["losses"][0] *= factor
             self.assertTrue(differential.findings(case, outcomes))
-            self.assertFalse(compare.agrees_in_double(outcomes))
+            self.assertFalse(compare.agrees(outcomes, compare.DOUBLE))
             return differential.settle(PROGRAM, case, outcomes, DEADLINE_S)
 
         self.assertFalse(findings_if_off_by(1.001))
