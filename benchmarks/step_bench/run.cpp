@@ -12,9 +12,10 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "benchmarks/step_bench/trace.h"
+#include "tessera/shard/trace_range.h"
 #include "tessera/tessera.h"
 #include "tessera/train/build_model_meta.h"
+#include "tessera/train/step_profiler.h"
 
 namespace step_bench {
 namespace {
@@ -169,14 +170,14 @@ class Bench {
   /// After the steps that count: a trace slows them down.
   void trace() {
     const bool mine = mesh_.world().rank() == 0;
-    if (mine) start_trace(device_);
+    if (mine) tessera::train::start_trace(device_);
     for (int64_t step = 0; step < 3; ++step) {
-      const StepRange range(step);
+      const tessera::TraceRange range(tessera::train::step_label(step).c_str());
       (void)(graphed_ ? (*graphed_)(batches_of(step))[0]
                       : train_step(batches_of(step)));
       synchronize(device_);
     }
-    if (mine) write_trace(options_.trace);
+    if (mine) tessera::train::write_trace(device_, options_.trace);
   }
 
   /// A graph's memory is taken when it is captured, not when it is replayed.

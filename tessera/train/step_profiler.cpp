@@ -1,7 +1,6 @@
 #include "tessera/train/step_profiler.h"
 
 #include <ATen/DeviceAccelerator.h>
-#include <ATen/record_function.h>
 #include <torch/csrc/autograd/profiler_kineto.h>
 
 #include <filesystem>
@@ -10,13 +9,11 @@
 #include "tessera/train/failure.h"
 
 namespace tessera::train {
-namespace {
 
-using torch::profiler::impl::ActivityType;
-using torch::profiler::impl::ProfilerConfig;
-using torch::profiler::impl::ProfilerState;
-
-void start(c10::Device device) {
+void start_trace(c10::Device device) {
+  using torch::profiler::impl::ActivityType;
+  using torch::profiler::impl::ProfilerConfig;
+  using torch::profiler::impl::ProfilerState;
   std::set<ActivityType> activities = {ActivityType::CPU};
   if (device.is_cuda()) activities.insert(ActivityType::CUDA);
   const ProfilerConfig config(ProfilerState::KINETO);
@@ -28,14 +25,12 @@ void start(c10::Device device) {
        at::RecordScope::USER_SCOPE});
 }
 
-}  // namespace
+void write_trace(c10::Device device, const std::string& path) {
+  if (device.is_cuda()) at::accelerator::synchronizeDevice(device.index());
+  torch::autograd::profiler::disableProfiler()->save(path);
+}
 
-struct StepProfiler::Range {
-  explicit Range(int64_t step) : range(at::RecordScope::USER_SCOPE) {
-    if (range.isActive()) range.before(str("ProfilerStep#", step));
-  }
-  at::RecordFunction range;
-};
+std::string step_label(int64_t step) { return str("ProfilerStep#", step); }
 
 StepProfiler::StepProfiler(const TrainConfig& config, const World& world)
     : config_(config.profile),
@@ -54,9 +49,9 @@ StepProfiler::~StepProfiler() {
 
 void StepProfiler::begin(int64_t step) {
   if (step < config_.first || step > config_.last) return;
-  if (!running_) start(device_);
+  if (!running_) start_trace(device_);
   running_ = true;
-  step_ = std::make_unique<Range>(step);
+  step_.emplace(step_label(step).c_str());
 }
 
 void StepProfiler::end(int64_t step) {
@@ -70,10 +65,8 @@ void StepProfiler::finish() {
 }
 
 void StepProfiler::write() {
-  if (device_.is_cuda()) at::accelerator::synchronizeDevice(device_.index());
-  const auto trace = torch::autograd::profiler::disableProfiler();
   running_ = false;
-  trace->save(path_);
+  write_trace(device_, path_);
   std::error_code error;
   require(std::filesystem::file_size(path_, error) > 0 && !error,
           ExitCode::cannot_write, [&] {

@@ -14,13 +14,21 @@
 #include <c10/core/Device.h>
 
 #include <cstdint>
-#include <memory>
+#include <optional>
 #include <string>
 
 #include "tessera/comm/world.h"
+#include "tessera/shard/trace_range.h"
 #include "tessera/train/train_config.h"
 
 namespace tessera::train {
+
+/// From here to `write_trace`, what this process does is noted.
+void start_trace(c10::Device device);
+/// Waits for the device, ends the trace and writes it as Chrome JSON.
+void write_trace(c10::Device device, const std::string& path);
+/// The name of a step's range in a trace.
+[[nodiscard]] std::string step_label(int64_t step);
 
 class StepProfiler {
  public:
@@ -45,8 +53,7 @@ class StepProfiler {
   const ProfileConfig config_;
   const c10::Device device_;
   const std::string path_;
-  struct Range;
-  std::unique_ptr<Range> step_;
+  std::optional<TraceRange> step_;
   bool running_ = false;
 };
 
