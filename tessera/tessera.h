@@ -11,6 +11,7 @@
 #include "tessera/comm/world.h"              // init_distributed, World
 #include "tessera/graph/graphed_step.h"      // GraphedStep
 #include "tessera/kernels/cross_entropy.h"   // linear_cross_entropy, ...
+#include "tessera/kernels/linear_each.h"     // linear_each
 #include "tessera/kernels/rms_norm.h"        // rms_norm, add_rms_norm
 #include "tessera/kernels/rope.h"            // rope
 #include "tessera/kernels/swiglu.h"          // swiglu

@@ -3,12 +3,16 @@
 #include <torch/torch.h>
 
 #include "tessera/kernels/cross_entropy.h"
+#include "tessera/kernels/linear_each.h"
 #include "tessera/kernels/rope.h"
 #include "tessera/kernels/swiglu.h"
 #include "tessera/module/free_until_backward.h"
 #include "tessera/module/recompute.h"
 
 namespace tessera::train {
+
+using at::Tensor;
+
 namespace {
 
 torch::nn::Linear linear(int64_t in, int64_t out) {
@@ -65,6 +69,18 @@ at::Tensor LlamaBlockImpl::turn(const at::Tensor& x,
                                          : rotate(x, rotary);
 }
 
+std::vector<Tensor> LlamaBlockImpl::project(
+    const Tensor& x, const std::vector<torch::nn::Linear>& layers) const {
+  std::vector<Tensor> results;
+  if (kernels_ == ModelKernels::fused) {
+    std::vector<Tensor> weights;
+    for (const auto& layer : layers) weights.push_back(layer->weight);
+    return linear_each(x, weights);
+  }
+  for (auto layer : layers) results.push_back(layer(x));
+  return results;
+}
+
 void LlamaBlockImpl::drop_norm(const RMSNorm& norm_of, const SumAndNorm& x,
                                const std::vector<at::Tensor>& users) const {
   if (recompute_ != RecomputePolicy::selective) return;
@@ -74,10 +90,9 @@ void LlamaBlockImpl::drop_norm(const RMSNorm& norm_of, const SumAndNorm& x,
 
 at::Tensor LlamaBlockImpl::attend(const SumAndNorm& x, const Rotary& rotary,
                                   LayerCache* cache) {
-  const auto q = q_proj_(x.norm);
-  const auto k = k_proj_(x.norm);
-  const auto v = v_proj_(x.norm);
-  drop_norm(input_layernorm_, x, {q, k, v});
+  const auto qkv = project(x.norm, {q_proj_, k_proj_, v_proj_});
+  const Tensor &q = qkv[0], &k = qkv[1], &v = qkv[2];
+  drop_norm(input_layernorm_, x, qkv);
   KeyValues seen = {turn(split_heads(k, kv_heads_), rotary),
                     split_heads(v, kv_heads_)};
   if (cache != nullptr) seen = cache->append(seen);
@@ -86,9 +101,9 @@ at::Tensor LlamaBlockImpl::attend(const SumAndNorm& x, const Rotary& rotary,
 }
 
 at::Tensor LlamaBlockImpl::feed_forward(const SumAndNorm& x) {
-  const auto gate = gate_proj_(x.norm);
-  const auto up = up_proj_(x.norm);
-  drop_norm(post_attention_layernorm_, x, {gate, up});
+  const auto both = project(x.norm, {gate_proj_, up_proj_});
+  const Tensor &gate = both[0], &up = both[1];
+  drop_norm(post_attention_layernorm_, x, both);
   const auto multiply =
       kernels_ == ModelKernels::fused ? &tessera::swiglu : &train::swiglu;
   const auto inner = multiply(gate, up);

@@ -57,6 +57,8 @@ class LlamaBlockImpl : public torch::nn::Module {
   at::Tensor attend(const SumAndNorm& x, const Rotary& rotary,
                     LayerCache* cache);
   at::Tensor feed_forward(const SumAndNorm& x);
+  [[nodiscard]] std::vector<at::Tensor> project(
+      const at::Tensor& x, const std::vector<torch::nn::Linear>& layers) const;
   /// Where the policy says so, the norm is computed again in backward.
   void drop_norm(const RMSNorm& norm_of, const SumAndNorm& x,
                  const std::vector<at::Tensor>& users) const;

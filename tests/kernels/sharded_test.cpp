@@ -3,6 +3,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 
 #include "tessera/kernels/cross_entropy.h"
+#include "tessera/kernels/linear_each.h"
 #include "tessera/kernels/rms_norm.h"
 #include "tessera/kernels/swiglu.h"
 #include "tests/support/agreement.h"
@@ -23,7 +24,8 @@ struct LayerImpl : nn::Module {
   }
   SumAndNorm forward(const Tensor& branch, const Tensor& residual) {
     const auto [sum, norm] = add_rms_norm(branch, residual, scale, 1e-5);
-    return {sum, swiglu(gate(norm), up(norm))};
+    const auto both = linear_each(norm, {gate->weight, up->weight});
+    return {sum, swiglu(both[0] + gate->bias, both[1] + up->bias)};
   }
 };
 TORCH_MODULE(Layer);
