@@ -89,8 +89,13 @@ struct PlanFlags {
       {"--recompute",
        "model.recompute",
        "none",
-       {"block", "none", "selective"},
+       {"block", "but_attention", "none", "selective"},
        "As model.recompute of a config"},
+      {"--selective-last",
+       "model.selective_last",
+       "0",
+       {},
+       "As model.selective_last of a config"},
       {"--dropout", "model.dropout", "0", {}, "As model.dropout of a config"}};
   std::string device = "cuda";
   bool json = false;

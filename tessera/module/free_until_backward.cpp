@@ -11,6 +11,15 @@ namespace tessera {
 
 namespace {
 
+/// The memory of `storage`, which lives as long as either: a graph may have
+/// saved the new value.
+c10::DataPtr shared(const c10::Storage& storage) {
+  auto* owner = new c10::Storage(storage);
+  return {storage.mutable_data(), owner,
+          [](void* context) { delete static_cast<c10::Storage*>(context); },
+          storage.device()};
+}
+
 /// A storage without memory, and how to get it back. Lives in the users' hooks;
 /// once it is filled it holds nothing, or all that `again` reads would live
 /// until the graph dies.
@@ -36,9 +45,7 @@ class Freed {
                      c10::toString(value.scalar_type()), ", ",
                      value.storage().nbytes(), " bytes).");
         });
-    c10::Storage fresh = value.storage();
-    filled.set_data_ptr(
-        fresh.set_data_ptr(c10::DataPtr(nullptr, fresh.device())));
+    filled.set_data_ptr(shared(value.storage()));
   }
 
  private:

@@ -5,6 +5,10 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/engine.h>
 
+#include <memory>
+#include <optional>
+#include <utility>
+
 #include "tessera/base/error.h"
 #include "tessera/module/run_settings.h"
 
@@ -14,11 +18,25 @@ namespace {
 
 using at::Tensor;
 using torch::autograd::AutogradContext;
+using torch::autograd::edge_list;
 
 // How many regions this thread is inside of. Of the thread: backward runs on
 // the engine's.
 thread_local int first_runs = 0;
 thread_local int second_runs = 0;
+thread_local const torch::autograd::Node* second_run_node = nullptr;
+
+class OfNode {
+ public:
+  explicit OfNode(const torch::autograd::Node* node)
+      : outer_(std::exchange(second_run_node, node)) {}
+  ~OfNode() { second_run_node = outer_; }
+  OfNode(const OfNode&) = delete;
+  OfNode& operator=(const OfNode&) = delete;
+
+ private:
+  const torch::autograd::Node* outer_;
+};
 
 class Inside {
  public:
@@ -37,6 +55,13 @@ struct Call : torch::CustomClassHolder {
   RunSettings settings;
   std::vector<bool> input_defined;
   size_t num_outputs = 0;
+  // From when an output was asked for until backward comes to the region.
+  struct SecondRun {
+    TensorVector inputs;
+    TensorVector outputs;
+    edge_list edges;  // of outputs that want a gradient; others are invalid
+  };
+  std::optional<SecondRun> second_run;
 
   Call(const Region& region, const TensorVector& inputs,
        const RecomputeOptions& options)
@@ -85,16 +110,29 @@ TensorVector cut_off(const TensorVector& tensors) {
   return leaves;
 }
 
-/// Backward through the second run: into the parameters, and to `inputs`.
-void run_backward(const TensorVector& outputs, const TensorVector& gradients) {
-  TensorVector roots;
+edge_list edges_of(const TensorVector& outputs) {
+  edge_list edges;
+  for (const Tensor& output : outputs) {
+    edges.push_back(output.requires_grad()
+                        ? torch::autograd::impl::gradient_edge(output)
+                        : torch::autograd::Edge());
+  }
+  return edges;
+}
+
+/// Backward through the second run: into the parameters, and to its inputs.
+void run_backward(const edge_list& edges, const TensorVector& gradients) {
+  edge_list roots;
   TensorVector seeds;
-  for (size_t i = 0; i < outputs.size(); ++i) {
-    if (!outputs[i].requires_grad() || !gradients[i].defined()) continue;
-    roots.push_back(outputs[i]);
+  for (size_t i = 0; i < edges.size(); ++i) {
+    if (!edges[i].is_valid() || !gradients[i].defined()) continue;
+    roots.push_back(edges[i]);
     seeds.push_back(gradients[i]);
   }
-  if (!roots.empty()) torch::autograd::backward(roots, seeds);
+  if (roots.empty()) return;
+  torch::autograd::Engine::get_default_engine().execute(
+      roots, seeds, /*keep_graph=*/false, /*create_graph=*/false,
+      /*accumulate_grad=*/true);
 }
 
 void check_backward() {
@@ -139,21 +177,57 @@ struct Recompute : torch::autograd::Function<Recompute> {
   static TensorVector backward(AutogradContext* context,
                                const TensorVector& gradients) {
     check_backward();
-    const auto call = c10::static_intrusive_pointer_cast<Call>(
-        context->saved_data["call"].toCapsule());
-    const TensorVector inputs = cut_off(context->get_saved_variables());
-    run_backward(call->run_again(inputs), gradients);
+    ensure_second_run(*context, torch::autograd::get_current_node().get());
+    auto [inputs, outputs, edges] =
+        *std::exchange(call_of(*context)->second_run, std::nullopt);
+    outputs.clear();  // their memory is the graph's, where it keeps any
+    run_backward(edges, gradients);
     TensorVector results = {Tensor()};
     for (const Tensor& input : inputs) results.push_back(input.grad());
     results.emplace_back();
     return results;
   }
+
+  static c10::intrusive_ptr<Call> call_of(AutogradContext& context) {
+    return c10::static_intrusive_pointer_cast<Call>(
+        context.saved_data["call"].toCapsule());
+  }
+
+  static void ensure_second_run(AutogradContext& context,
+                                const torch::autograd::Node* node) {
+    const auto call = call_of(context);
+    if (call->second_run) return;
+    const OfNode scope(node);
+    TensorVector inputs = cut_off(context.get_saved_variables());
+    TensorVector outputs = call->run_again(inputs);
+    edge_list edges = edges_of(outputs);
+    call->second_run = {std::move(inputs), std::move(outputs),
+                        std::move(edges)};
+  }
 };
+
+using RecomputeNode = torch::autograd::CppNode<Recompute>;
+
+/// Output i of the second run of `node`, which holds it no longer.
+Tensor output_again(RecomputeNode& node, size_t i) {
+  check_backward();
+  Recompute::ensure_second_run(node.ctx_, &node);
+  auto& outputs = Recompute::call_of(node.ctx_)->second_run->outputs;
+  return std::exchange(outputs.at(i), Tensor()).detach();
+}
+
+std::shared_ptr<torch::autograd::Node> node_of(const TensorVector& outputs) {
+  for (const Tensor& output : outputs) {
+    if (output.grad_fn()) return output.grad_fn();
+  }
+  return nullptr;
+}
 
 }  // namespace
 
 bool in_first_run() { return first_runs > 0; }
 bool in_second_run() { return second_runs > 0; }
+const torch::autograd::Node* node_of_second_run() { return second_run_node; }
 
 TensorVector recompute(const Region& region, const TensorVector& inputs,
                        const RecomputeOptions& options) {
@@ -162,6 +236,17 @@ TensorVector recompute(const Region& region, const TensorVector& inputs,
   return Recompute::apply(at::zeros({}).requires_grad_(),
                           at::TensorList(defined),
                           c10::make_intrusive<Call>(region, inputs, options));
+}
+
+RecomputedOutputs recompute_outputs(const Region& region,
+                                    const TensorVector& inputs,
+                                    const RecomputeOptions& options) {
+  RecomputedOutputs run = {recompute(region, inputs, options), {}};
+  if (!torch::GradMode::is_enabled()) return run;
+  run.again = [node = node_of(run.values)](size_t i) {
+    return output_again(static_cast<RecomputeNode&>(*node), i);
+  };
+  return run;
 }
 
 }  // namespace tessera

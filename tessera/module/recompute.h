@@ -17,10 +17,15 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
 #include <functional>
 #include <type_traits>
 #include <utility>
 #include <vector>
+
+namespace torch::autograd {
+struct Node;
+}
 
 namespace tessera {
 
@@ -46,6 +51,24 @@ struct RecomputeOptions {
 [[nodiscard]] TensorVector recompute(const Region& region,
                                      const TensorVector& inputs,
                                      const RecomputeOptions& options = {});
+
+/// What recompute() returns, and a way to lose some of it until backward:
+///
+///   auto run = recompute_outputs(region, {x});
+///   Tensor out = down_proj(run.values[0]);
+///   free_until_backward(run.values[0], {out}, [=] { return run.again(0); });
+///
+/// So the last product needs not be in the region, and is not computed twice.
+struct RecomputedOutputs {
+  TensorVector values;
+  /// For a backward that comes to the users of value i before it comes to the
+  /// region: runs it, unless another value was asked for before, and returns
+  /// value i of that run. Once for each value and backward.
+  std::function<at::Tensor(size_t i)> again;
+};
+[[nodiscard]] RecomputedOutputs recompute_outputs(
+    const Region& region, const TensorVector& inputs,
+    const RecomputeOptions& options = {});
 
 /// The same for a function of tensors that returns a tensor or a vector of
 /// them.
@@ -81,5 +104,8 @@ requires(std::is_invocable_v<Function&, const Inputs&...> &&
 /// Whether this thread is in the second run of a region: a forward, though
 /// backward is under way.
 [[nodiscard]] bool in_second_run();
+
+/// The node of that region in the graph of its first run; null outside of one.
+[[nodiscard]] const torch::autograd::Node* node_of_second_run();
 
 }  // namespace tessera

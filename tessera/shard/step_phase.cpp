@@ -19,7 +19,9 @@ bool backward_under_way() {
 bool in_training() { return torch::GradMode::is_enabled() || in_first_run(); }
 
 void require_unwritten(const Unit& unit) {
-  const auto node = torch::autograd::get_current_node();
+  const auto current = torch::autograd::get_current_node();
+  // A second run may be started by a hook, which has no node of its own.
+  const auto* node = in_second_run() ? node_of_second_run() : current.get();
   const bool written =
       unit.written_since_gather() || (node && unit.written_since(*node));
   require<InvalidState>(!written, [&] {

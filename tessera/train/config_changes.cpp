@@ -13,8 +13,9 @@ namespace {
 
 constexpr std::array<std::string_view, 5> kNotCompared = {
     "data.", "output.", "checkpoint.", "distributed.", "model.preset"};
-constexpr std::array<std::string_view, 4> kFreeOfModel = {
-    "model.init_std", "model.dropout", "model.kernels", "model.recompute"};
+constexpr std::array<std::string_view, 5> kFreeOfModel = {
+    "model.init_std", "model.dropout", "model.kernels", "model.recompute",
+    "model.selective_last"};
 
 struct TomlText {
   std::string operator()(const ConfigArray&) const { return "[...]"; }

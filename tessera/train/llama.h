@@ -15,65 +15,12 @@
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 
-#include "tessera/kernels/rms_norm.h"
-#include "tessera/module/initializers.h"
 #include "tessera/train/functions.h"
 #include "tessera/train/language_model.h"
+#include "tessera/train/llama_block.h"
 #include "tessera/train/model_presets.h"
 
 namespace tessera::train {
-
-/// The residual stream: the sum of both, still to be added. `branch` is
-/// undefined where nothing is to be added.
-struct Stream {
-  at::Tensor residual, branch;
-};
-
-class RMSNormImpl : public torch::nn::Module, public Initializable {
- public:
-  explicit RMSNormImpl(const ModelConfig& config);
-  void reset_parameters() override;
-  /// The stream, added up, and its norm.
-  [[nodiscard]] SumAndNorm forward(const Stream& stream);
-  [[nodiscard]] at::Tensor norm(const at::Tensor& x) const;
-
-  at::Tensor weight;
-
- private:
-  double eps_;
-  ModelKernels kernels_;
-};
-TORCH_MODULE(RMSNorm);
-
-class LlamaBlockImpl : public torch::nn::Module {
- public:
-  explicit LlamaBlockImpl(const ModelConfig& config);
-  /// cache: null where nothing is remembered.
-  [[nodiscard]] Stream forward(const Stream& stream, const Rotary& rotary,
-                               LayerCache* cache = nullptr);
-
- private:
-  at::Tensor turn(const at::Tensor& x, const Rotary& rotary) const;
-  at::Tensor attend(const SumAndNorm& x, const Rotary& rotary,
-                    LayerCache* cache);
-  at::Tensor feed_forward(const SumAndNorm& x);
-  [[nodiscard]] std::vector<at::Tensor> project(
-      const at::Tensor& x, const std::vector<torch::nn::Linear>& layers) const;
-  /// Where the policy says so, the norm is computed again in backward.
-  void drop_norm(const RMSNorm& norm_of, const SumAndNorm& x,
-                 const std::vector<at::Tensor>& users) const;
-
-  [[nodiscard]] at::Tensor added(const at::Tensor& x) const;
-
-  ModelKernels kernels_;
-  RecomputePolicy recompute_;
-  int64_t heads_, kv_heads_;
-  double dropout_;
-  RMSNorm input_layernorm_, post_attention_layernorm_;
-  torch::nn::Linear q_proj_, k_proj_, v_proj_, o_proj_;
-  torch::nn::Linear gate_proj_, up_proj_, down_proj_;
-};
-TORCH_MODULE(LlamaBlock);
 
 class LlamaImpl : public LanguageModel {
  public:
@@ -87,12 +34,9 @@ class LlamaImpl : public LanguageModel {
 
  private:
   at::Tensor hidden(const at::Tensor& tokens, KeyValueCache* cache);
-  Stream run(LlamaBlockImpl& block, const Stream& stream, const Rotary& rotary,
-             LayerCache* cache);
   [[nodiscard]] const at::Tensor& head() const;
 
   ModelKernels kernels_;
-  RecomputePolicy recompute_;
   torch::nn::Embedding embed_tokens_;
   torch::nn::ModuleList layers_;
   RMSNorm norm_;

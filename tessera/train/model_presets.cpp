@@ -122,6 +122,24 @@ std::string_view name_of(Architecture architecture) {
   return architecture == Architecture::gpt2 ? "gpt2" : "llama";
 }
 
+bool is_heavier_than_selective(RecomputePolicy policy) {
+  return policy == RecomputePolicy::but_attention ||
+         policy == RecomputePolicy::block;
+}
+
+void require_selective_last(const ModelConfig& m) {
+  if (m.selective_last == 0) return;
+  require<InvalidArgument>(
+      m.selective_last >= 0 && m.selective_last <= m.layers &&
+          is_heavier_than_selective(m.recompute),
+      [&] {
+        return str("model.selective_last is ", m.selective_last,
+                   "; give 0 to model.layers (", m.layers,
+                   "), and model.recompute = \"but_attention\" or \"block\" "
+                   "for the blocks before.");
+      });
+}
+
 void validate(const ModelConfig& m) {
   require_positive("vocab", m.vocab);
   require_positive("dim", m.dim);
@@ -136,6 +154,7 @@ void validate(const ModelConfig& m) {
                "; give 0 or more, and less than 1.");
   });
   require_divides("heads", m.heads, "dim", m.dim);
+  require_selective_last(m);
   if (m.architecture == Architecture::gpt2) {
     require<InvalidArgument>(m.kv_heads == m.heads, [&] {
       return str("model.kv_heads is ", m.kv_heads, " and model.heads is ",
@@ -154,6 +173,11 @@ void validate(const ModelConfig& m) {
     return str("model.dim / model.heads is ", m.dim / m.heads,
                "; the halves of a head turn together, so give an even width.");
   });
+}
+
+RecomputePolicy recompute_of(const ModelConfig& m, int64_t block) {
+  return block >= m.layers - m.selective_last ? RecomputePolicy::selective
+                                              : m.recompute;
 }
 
 int64_t num_parameters(const ModelConfig& m) {

@@ -26,8 +26,9 @@ enum class ModelKernels { plain, fused };
 /// What of a block's activations backward computes again instead of keeping.
 enum class RecomputePolicy {
   none,
-  selective,  // outputs of norms and SwiGLU: little time
-  block       // all but a block's input: a second forward
+  selective,      // outputs of norms and SwiGLU: little time
+  but_attention,  // all but a block's input and its attention's output
+  block           // all but a block's input
 };
 
 /// The defaults are a Llama-type model of bytes that a laptop trains.
@@ -45,6 +46,9 @@ struct ModelConfig {
   bool tied = false;  // the head multiplies by the embedding's own matrix
   ModelKernels kernels = ModelKernels::plain;
   RecomputePolicy recompute = RecomputePolicy::none;  // llama
+  // The last blocks, whose backward comes first, when few gradients take memory
+  // yet: selective instead of what `recompute` says.
+  int64_t selective_last = 0;
   // In training, of the embedding and of what each half of a block adds.
   double dropout = 0;
 
@@ -69,8 +73,12 @@ struct ModelPreset {
 /// Errors: InvalidArgument for a size below 1, heads that do not divide dim,
 /// kv_heads that do not divide heads (GPT-2: that are not heads), heads of odd
 /// width (Llama), norm_eps or rope_base that is not above 0, dropout outside
-/// [0, 1).
+/// [0, 1); a selective_last above layers, or without a heavier policy.
 void validate(const ModelConfig& model);
+
+/// Of the block with this index.
+[[nodiscard]] RecomputePolicy recompute_of(const ModelConfig& model,
+                                           int64_t block);
 
 /// A matrix that embedding and head share counts once.
 [[nodiscard]] int64_t num_parameters(const ModelConfig& model);

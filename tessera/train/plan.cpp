@@ -68,10 +68,12 @@ StepMemory with_activations(StepMemory step, const std::vector<UnitPlan>& units,
                             const PlanOptions& o) {
   const ActivationBytes bytes = activations_of(o.model, forward_shape(o));
   const LogitsBytes logits = logits_bytes(o.model, forward_shape(o));
+  int64_t block = 0;  // visited in the order of the forward
   for (UnitVisit& visit : step.visits) {
     if (is_block(units[plan_index[visit.unit]].name)) {
-      visit.kept_bytes = bytes.block;
-      visit.again_bytes = bytes.again;
+      const BlockBytes own = block_bytes(o.model, forward_shape(o), block++);
+      visit.kept_bytes = own.kept;
+      visit.again_bytes = own.again;
     } else if (visit.unit == 0) {
       visit.kept_bytes = bytes.norm;
     }

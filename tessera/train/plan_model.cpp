@@ -44,10 +44,6 @@ bool is_fused(const ModelConfig& m) {
          m.kernels == ModelKernels::fused;
 }
 
-bool recomputes(const ModelConfig& m, RecomputePolicy policy) {
-  return m.architecture == Architecture::llama && m.recompute == policy;
-}
-
 /// RMSNorm of a CPU is made of operators that keep the normalised input, in
 /// fp32, and of an input in bf16 its copy in fp32.
 bool is_composite(const ModelConfig& m, const ForwardShape& s) {
@@ -72,7 +68,6 @@ int64_t norm_bytes(const ModelConfig& m, const ForwardShape& s) {
 /// Inputs of norms that live on for the norms to be computed again, though the
 /// norms keep a copy of another dtype.
 int64_t held_for_again(const ModelConfig& m, const ForwardShape& s) {
-  if (!recomputes(m, RecomputePolicy::selective)) return 0;
   const bool copied = is_composite(m, s) && s.compute_bytes != kFloatBytes;
   return copied ? 2 * s.tokens() * m.dim * s.compute_bytes : 0;
 }
@@ -106,22 +101,22 @@ int64_t whole_block_bytes(const ModelConfig& m, const ForwardShape& s) {
          2 * norm_bytes(m, s) + attention_bytes(m, s) + 2 * dropout_bytes(m, s);
 }
 
-int64_t block_bytes(const ModelConfig& m, const ForwardShape& s) {
+BlockBytes selective_bytes(const ModelConfig& m, const ForwardShape& s) {
   const int64_t vector = s.tokens() * m.dim * s.compute_bytes;
-  if (recomputes(m, RecomputePolicy::block)) {
-    const bool draws = m.dropout > 0 && s.kernels == Kernels::cpu;
-    return vector + (draws ? kRandomStateBytes : 0);
-  }
-  const int64_t whole = whole_block_bytes(m, s);
-  if (!recomputes(m, RecomputePolicy::selective)) return whole;
   const int64_t product = s.tokens() * m.ffn * s.compute_bytes;
-  return whole + held_for_again(m, s) - 2 * vector - product;
+  return {.kept = whole_block_bytes(m, s) + held_for_again(m, s) - 2 * vector -
+                  product,
+          .again = product};
 }
 
-int64_t again_bytes(const ModelConfig& m, const ForwardShape& s) {
-  if (recomputes(m, RecomputePolicy::block)) return whole_block_bytes(m, s);
-  if (!recomputes(m, RecomputePolicy::selective)) return 0;
-  return s.tokens() * m.ffn * s.compute_bytes;
+/// Of a block in regions. Its last dropout is behind them.
+BlockBytes region_bytes(const ModelConfig& m, const ForwardShape& s,
+                        int64_t attention) {
+  const int64_t input = s.tokens() * m.dim * s.compute_bytes;
+  const bool draws = m.dropout > 0 && s.kernels == Kernels::cpu;
+  const int64_t dropped = dropout_bytes(m, s);
+  return {.kept = input + attention + dropped + (draws ? kRandomStateBytes : 0),
+          .again = whole_block_bytes(m, s) - attention - dropped};
 }
 
 int64_t embedding_bytes(const ModelConfig& m, const ForwardShape& s) {
@@ -180,15 +175,32 @@ std::vector<UnitShapes> unit_shapes(const ModelConfig& m) {
 ActivationBytes activations_of(const ModelConfig& m, const ForwardShape& s) {
   const int64_t output = s.tokens() * m.dim * s.compute_bytes;
   return {.embedding = embedding_bytes(m, s),
-          .block = block_bytes(m, s),
           .norm = norm_bytes(m, s),
-          .head = is_fused(m) ? 0 : output,
-          .again = again_bytes(m, s)};
+          .head = is_fused(m) ? 0 : output};
+}
+
+BlockBytes block_bytes(const ModelConfig& m, const ForwardShape& s,
+                       int64_t index) {
+  const int64_t attention =
+      s.tokens() * m.dim * s.compute_bytes + attention_bytes(m, s);
+  switch (recompute_of(m, index)) {
+    case RecomputePolicy::none:
+      break;
+    case RecomputePolicy::selective:
+      return selective_bytes(m, s);
+    case RecomputePolicy::but_attention:
+      return region_bytes(m, s, attention);
+    case RecomputePolicy::block:
+      return region_bytes(m, s, 0);
+  }
+  return {.kept = whole_block_bytes(m, s)};
 }
 
 int64_t activation_bytes(const ModelConfig& m, const ForwardShape& s) {
   const ActivationBytes bytes = activations_of(m, s);
-  return bytes.embedding + m.layers * bytes.block + bytes.norm + bytes.head;
+  int64_t sum = bytes.embedding + bytes.norm + bytes.head;
+  for (int64_t i = 0; i < m.layers; ++i) sum += block_bytes(m, s, i).kept;
+  return sum;
 }
 
 LogitsBytes logits_bytes(const ModelConfig& m, const ForwardShape& s) {

@@ -38,14 +38,20 @@ struct ForwardShape {
 /// not counted. By ModelConfig::kernels, recompute and dropout.
 struct ActivationBytes {
   int64_t embedding = 0;  // tokens, positions, and tables in the compute dtype
-  int64_t block = 0;      // of one
   int64_t norm = 0;       // the last one
   int64_t head = 0;       // its input
-  // What the backward of one block makes again, and frees when it is through.
-  int64_t again = 0;
 };
 [[nodiscard]] ActivationBytes activations_of(const ModelConfig& model,
                                              const ForwardShape& shape);
+
+struct BlockBytes {
+  int64_t kept = 0;
+  // What its backward makes again, and frees when it is through.
+  int64_t again = 0;
+};
+/// The block with this index.
+[[nodiscard]] BlockBytes block_bytes(const ModelConfig& model,
+                                     const ForwardShape& shape, int64_t index);
 
 /// ... of the whole model up to the logits, without them.
 [[nodiscard]] int64_t activation_bytes(const ModelConfig& model,

@@ -66,6 +66,11 @@ void expect_bytes(int64_t measured, int64_t planned, const char* what) {
   EXPECT_LE(measured, planned + kScalars) << what;
 }
 
+bool has_regions(const ModelConfig& model) {
+  return model.recompute == RecomputePolicy::block ||
+         model.recompute == RecomputePolicy::but_attention;
+}
+
 /// Measured from the embedding's backward on, which reads a gradient of its
 /// output; and states of random numbers of recomputed blocks are there until
 /// the graph goes. 1 %: the ranks' own small messages come and go.
@@ -79,8 +84,7 @@ void expect_reducing(const MeasuredSetup& setup, int64_t measured,
   const auto& model = setup.model;
   const int64_t output =
       setup.batch * model.seq * model.dim * bytes_of(setup.how.param_dtype);
-  const bool draws =
-      model.recompute == RecomputePolicy::block && model.dropout > 0;
+  const bool draws = has_regions(model) && model.dropout > 0;
   const int64_t states = draws ? model.layers * 5056 : 0;
   EXPECT_GE(measured, planned - planned / 100) << "reducing";
   EXPECT_LE(measured, planned + planned / 100 + output + states) << "reducing";
@@ -129,7 +133,7 @@ void expect_planned(const MeasuredSetup& setup) {
                planned.activations + logits.kept + planned.parts,
                "activations");
   // A recomputed block has its first product before the loss is through.
-  if (setup.model.recompute != RecomputePolicy::block) {
+  if (!has_regions(setup.model)) {
     expect_bytes(measured.loss_peak,
                  planned.activations + planned.logits + planned.parts,
                  "logits");
@@ -184,7 +188,7 @@ TEST(StepBytes, OfKernelsRecomputeAndDropoutAreThoseOfThePlan) {
   for (const auto kernels : {ModelKernels::plain, ModelKernels::fused}) {
     for (const auto recompute :
          {RecomputePolicy::none, RecomputePolicy::selective,
-          RecomputePolicy::block}) {
+          RecomputePolicy::but_attention, RecomputePolicy::block}) {
       for (const double dropout : {0.0, 0.2}) {
         model.kernels = kernels;
         model.recompute = recompute;
@@ -194,6 +198,11 @@ TEST(StepBytes, OfKernelsRecomputeAndDropoutAreThoseOfThePlan) {
         }
       }
     }
+  }
+  model.dropout = 0;
+  model.selective_last = 1;
+  for (const ShardConfig& how : dtypes_of(ReshardPolicy::automatic)) {
+    expect_planned({.model = model, .batch = 3, .how = how});
   }
   model = kGpt2;
   model.dropout = 0.2;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tessera/base/error.h"
+#include "tessera/module/free_until_backward.h"
 #include "tessera/module/recompute.h"
 
 namespace tessera {
@@ -109,6 +110,55 @@ TEST(Recompute, WorksInsideItself) {
   const auto want = gradients_of(plain(x).square().sum(), x, linear);
   expect_equal(gradients_of(recompute(outer, x).square().sum(), x, linear),
                want);
+}
+
+/// Two values of a region, which are freed until backward.
+struct FreedValues {
+  int runs = 0;
+  std::vector<Tensor> values;
+
+  Tensor loss(nn::Linear& linear, const Tensor& x) {
+    const auto run = recompute_outputs(
+        [&](const TensorVector& in) -> TensorVector {
+          ++runs;
+          const Tensor y = torch::tanh(linear(in[0]));
+          return {y, y.exp()};
+        },
+        {x});
+    values = run.values;
+    const Tensor squares = values[0].square() + values[1].square();
+    for (size_t i = 0; i < values.size(); ++i) {
+      free_until_backward(values[i], {squares},
+                          [again = run.again, i] { return again(i); });
+    }
+    return squares.sum();
+  }
+};
+
+TEST(Recompute, RunsOnceForAllValuesThatItsUsersLost) {
+  auto linear = layer();
+  const Tensor x = input();
+  const Tensor y = torch::tanh(linear(x));
+  const auto want =
+      gradients_of((y.square() + y.exp().square()).sum(), x, linear);
+  FreedValues freed;
+  const Tensor loss = freed.loss(linear, x);
+  for (const Tensor& value : freed.values) {
+    EXPECT_EQ(value.storage().data(), nullptr);
+  }
+  expect_equal(gradients_of(loss, x, linear), want);
+  EXPECT_EQ(freed.runs, 2);
+}
+
+TEST(Recompute, OfLostValuesServesTwoBackwards) {
+  auto linear = layer();
+  const Tensor x = input();
+  FreedValues freed;
+  const Tensor loss = freed.loss(linear, x);
+  loss.backward({}, /*retain_graph=*/true);
+  const Tensor once = x.grad().clone();
+  loss.backward();
+  EXPECT_TRUE(x.grad().equal(2 * once));
 }
 
 TEST(Recompute, OfTwoForwardsServesOneBackward) {

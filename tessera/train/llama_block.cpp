@@ -1,0 +1,198 @@
+#include "tessera/train/llama_block.h"
+
+#include <torch/torch.h>
+
+#include "tessera/kernels/linear_each.h"
+#include "tessera/kernels/rope.h"
+#include "tessera/kernels/swiglu.h"
+#include "tessera/module/free_until_backward.h"
+
+namespace tessera::train {
+
+using at::Tensor;
+
+namespace {
+
+Tensor multiplied(ModelKernels kernels, const Tensor& gate, const Tensor& up) {
+  return kernels == ModelKernels::fused ? tessera::swiglu(gate, up)
+                                        : train::swiglu(gate, up);
+}
+
+}  // namespace
+
+torch::nn::Linear linear(int64_t in, int64_t out) {
+  return torch::nn::Linear(torch::nn::LinearOptions(in, out).bias(false));
+}
+
+RMSNormImpl::RMSNormImpl(const ModelConfig& c)
+    : weight(register_parameter("weight", torch::empty(c.dim))),
+      eps_(c.norm_eps),
+      kernels_(c.kernels) {
+  RMSNormImpl::reset_parameters();
+}
+
+void RMSNormImpl::reset_parameters() { torch::nn::init::ones_(weight); }
+
+Tensor RMSNormImpl::norm(const Tensor& x) const {
+  return kernels_ == ModelKernels::fused ? tessera::rms_norm(x, weight, eps_)
+                                         : rms_norm(x, weight, eps_);
+}
+
+SumAndNorm RMSNormImpl::forward(const Stream& stream) {
+  if (!stream.branch.defined()) return {stream.residual, norm(stream.residual)};
+  if (kernels_ == ModelKernels::fused) {
+    return add_rms_norm(stream.branch, stream.residual, weight, eps_);
+  }
+  const auto sum = stream.residual + stream.branch;
+  return {sum, norm(sum)};
+}
+
+LlamaBlockImpl::LlamaBlockImpl(const ModelConfig& c, RecomputePolicy recompute)
+    : kernels_(c.kernels),
+      recompute_(recompute),
+      heads_(c.heads),
+      kv_heads_(c.kv_heads),
+      dropout_(c.dropout),
+      input_layernorm_(register_module("input_layernorm", RMSNorm(c))),
+      post_attention_layernorm_(
+          register_module("post_attention_layernorm", RMSNorm(c))),
+      q_proj_(register_module("q_proj", linear(c.dim, c.dim))),
+      k_proj_(register_module("k_proj",
+                              linear(c.dim, c.dim / c.heads * c.kv_heads))),
+      v_proj_(register_module("v_proj",
+                              linear(c.dim, c.dim / c.heads * c.kv_heads))),
+      o_proj_(register_module("o_proj", linear(c.dim, c.dim))),
+      gate_proj_(register_module("gate_proj", linear(c.dim, c.ffn))),
+      up_proj_(register_module("up_proj", linear(c.dim, c.ffn))),
+      down_proj_(register_module("down_proj", linear(c.ffn, c.dim))) {}
+
+Tensor LlamaBlockImpl::turn(const Tensor& x, int64_t heads,
+                            const Rotary& rotary) const {
+  const Tensor split = split_heads(x, heads);
+  return join_heads(kernels_ == ModelKernels::fused
+                        ? rope(split, rotary.cos, rotary.sin)
+                        : rotate(split, rotary));
+}
+
+std::vector<Tensor> LlamaBlockImpl::project(
+    const Tensor& x, const std::vector<torch::nn::Linear>& layers) const {
+  std::vector<Tensor> results;
+  if (kernels_ == ModelKernels::fused) {
+    std::vector<Tensor> weights;
+    for (const auto& layer : layers) weights.push_back(layer->weight);
+    return linear_each(x, weights);
+  }
+  for (auto layer : layers) results.push_back(layer(x));
+  return results;
+}
+
+void LlamaBlockImpl::drop_norm(const RMSNorm& norm_of, const SumAndNorm& x,
+                               const std::vector<Tensor>& users) const {
+  if (recompute_ != RecomputePolicy::selective) return;
+  free_until_backward(x.norm, users,
+                      [norm_of, sum = x.sum] { return norm_of->norm(sum); });
+}
+
+std::vector<Tensor> LlamaBlockImpl::turned(const SumAndNorm& x,
+                                           const Rotary& rotary) {
+  const auto qkv = project(x.norm, {q_proj_, k_proj_, v_proj_});
+  drop_norm(input_layernorm_, x, qkv);
+  return {turn(qkv[0], heads_, rotary), turn(qkv[1], kv_heads_, rotary),
+          qkv[2]};
+}
+
+Tensor LlamaBlockImpl::attend(const std::vector<Tensor>& qkv,
+                              LayerCache* cache) const {
+  KeyValues seen = {split_heads(qkv[1], kv_heads_),
+                    split_heads(qkv[2], kv_heads_)};
+  if (cache != nullptr) seen = cache->append(seen);
+  return join_heads(
+      causal_attention(split_heads(qkv[0], heads_), seen.keys, seen.values));
+}
+
+LlamaBlockImpl::Widened LlamaBlockImpl::widen(const Tensor& residual,
+                                              const Tensor& mixed) {
+  const auto h =
+      post_attention_layernorm_(Stream{residual, added(o_proj_(mixed))});
+  const auto both = project(h.norm, {gate_proj_, up_proj_});
+  drop_norm(post_attention_layernorm_, h, both);
+  return {h.sum, both[0], both[1], multiplied(kernels_, both[0], both[1])};
+}
+
+Stream LlamaBlockImpl::forward(const Stream& stream, const Rotary& rotary,
+                               LayerCache* cache) {
+  const bool in_regions = recompute_ == RecomputePolicy::block ||
+                          recompute_ == RecomputePolicy::but_attention;
+  if (!in_regions || cache != nullptr) return keeping(stream, rotary, cache);
+  // Added up before, so that one tensor is kept for a block and not two.
+  const Tensor x = stream.branch.defined() ? stream.residual + stream.branch
+                                           : stream.residual;
+  return recompute_ == RecomputePolicy::block
+             ? recomputing(x, rotary)
+             : recomputing_but_attention(x, rotary);
+}
+
+Stream LlamaBlockImpl::keeping(const Stream& stream, const Rotary& rotary,
+                               LayerCache* cache) {
+  const auto x = input_layernorm_(stream);
+  const Widened w = widen(x.sum, attend(turned(x, rotary), cache));
+  const Tensor out = down_proj_(w.inner);
+  if (recompute_ == RecomputePolicy::selective) {
+    free_until_backward(w.inner, {out},
+                        [kernels = kernels_, gate = w.gate, up = w.up] {
+                          return multiplied(kernels, gate, up);
+                        });
+  }
+  return {w.sum, added(out)};
+}
+
+Stream LlamaBlockImpl::recomputing(const Tensor& x, const Rotary& rotary) {
+  return narrow(recompute_outputs(
+      [this, rotary](const TensorVector& in) -> TensorVector {
+        const auto normed = input_layernorm_(Stream{in[0], {}});
+        const Widened w =
+            widen(normed.sum, attend(turned(normed, rotary), nullptr));
+        return {w.sum, w.inner};
+      },
+      {x}, region_options()));
+}
+
+Stream LlamaBlockImpl::recomputing_but_attention(const Tensor& x,
+                                                 const Rotary& rotary) {
+  const auto qkv = recompute_outputs(
+      [this, rotary](const TensorVector& in) {
+        return turned(input_layernorm_(Stream{in[0], {}}), rotary);
+      },
+      {x}, {.random = RecomputeOptions::Random::none});
+  const Tensor mixed = attend(qkv.values, nullptr);
+  for (size_t i = 0; i < qkv.values.size(); ++i) {
+    free_until_backward(qkv.values[i], {mixed},
+                        [again = qkv.again, i] { return again(i); });
+  }
+  return narrow(recompute_outputs(
+      [this](const TensorVector& in) -> TensorVector {
+        const Widened w = widen(in[0], in[1]);
+        return {w.sum, w.inner};
+      },
+      {x, mixed}, region_options()));
+}
+
+Stream LlamaBlockImpl::narrow(const RecomputedOutputs& widened) {
+  const Tensor& inner = widened.values[1];
+  const Tensor out = down_proj_(inner);
+  free_until_backward(inner, {out},
+                      [again = widened.again] { return again(1); });
+  return {widened.values[0], added(out)};
+}
+
+RecomputeOptions LlamaBlockImpl::region_options() const {
+  return {.random = dropout_ > 0 ? RecomputeOptions::Random::kept
+                                 : RecomputeOptions::Random::none};
+}
+
+/// What a half of the block adds to the residual stream.
+Tensor LlamaBlockImpl::added(const Tensor& x) const {
+  return dropout(x, dropout_, mode_of(*this));
+}
+
+}  // namespace tessera::train

@@ -1,0 +1,106 @@
+// One block of a Llama-type model, and its norm.
+//
+//   x: the residual stream ----------------+--------------------------+
+//        | input_layernorm                 |                          |
+//        q, k, v, turned                   |                          |
+//        | attention, o_proj               |                          |
+//        + <-------------------------------+ sum                      |
+//        | post_attention_layernorm                                   |
+//        gate, up, inner = swiglu(gate, up)                           |
+//        | down_proj                                                  |
+//        branch: what the next norm adds to the sum <-----------------+
+//
+// What backward computes again, by RecomputePolicy: `selective` the norms'
+// outputs and `inner`; `block` all from x to `inner` in one region;
+// `but_attention` the same in two, before and after attention. The last product
+// is in none: it reads `inner`, which comes back when backward begins with it.
+#pragma once
+
+#include <torch/nn/modules/linear.h>
+
+#include <vector>
+
+#include "tessera/kernels/rms_norm.h"
+#include "tessera/module/initializers.h"
+#include "tessera/module/recompute.h"
+#include "tessera/train/functions.h"
+#include "tessera/train/language_model.h"
+#include "tessera/train/model_presets.h"
+
+namespace tessera::train {
+
+/// A layer without bias.
+[[nodiscard]] torch::nn::Linear linear(int64_t in, int64_t out);
+
+/// The residual stream: the sum of both, still to be added. `branch` is
+/// undefined where nothing is to be added.
+struct Stream {
+  at::Tensor residual, branch;
+};
+
+class RMSNormImpl : public torch::nn::Module, public Initializable {
+ public:
+  explicit RMSNormImpl(const ModelConfig& config);
+  void reset_parameters() override;
+  /// The stream, added up, and its norm.
+  [[nodiscard]] SumAndNorm forward(const Stream& stream);
+  [[nodiscard]] at::Tensor norm(const at::Tensor& x) const;
+
+  at::Tensor weight;
+
+ private:
+  double eps_;
+  ModelKernels kernels_;
+};
+TORCH_MODULE(RMSNorm);
+
+class LlamaBlockImpl : public torch::nn::Module {
+ public:
+  LlamaBlockImpl(const ModelConfig& config, RecomputePolicy recompute);
+  /// cache: null where nothing is remembered.
+  [[nodiscard]] Stream forward(const Stream& stream, const Rotary& rotary,
+                               LayerCache* cache = nullptr);
+
+ private:
+  /// Behind attention, up to the last product.
+  struct Widened {
+    at::Tensor sum;  // the residual stream
+    at::Tensor gate, up, inner;
+  };
+
+  [[nodiscard]] at::Tensor turn(const at::Tensor& x, int64_t heads,
+                                const Rotary& rotary) const;
+  [[nodiscard]] std::vector<at::Tensor> project(
+      const at::Tensor& x, const std::vector<torch::nn::Linear>& layers) const;
+  /// Queries, keys and values, [B, N, width] each.
+  [[nodiscard]] std::vector<at::Tensor> turned(const SumAndNorm& x,
+                                               const Rotary& rotary);
+  [[nodiscard]] at::Tensor attend(const std::vector<at::Tensor>& qkv,
+                                  LayerCache* cache) const;
+  [[nodiscard]] Widened widen(const at::Tensor& residual,
+                              const at::Tensor& mixed);
+  [[nodiscard]] Stream keeping(const Stream& stream, const Rotary& rotary,
+                               LayerCache* cache);
+  [[nodiscard]] Stream recomputing(const at::Tensor& x, const Rotary& rotary);
+  [[nodiscard]] Stream recomputing_but_attention(const at::Tensor& x,
+                                                 const Rotary& rotary);
+  /// {sum, inner} of a region, and the product after it.
+  [[nodiscard]] Stream narrow(const RecomputedOutputs& widened);
+  [[nodiscard]] RecomputeOptions region_options() const;
+  /// Where the policy says so, the norm is computed again in backward.
+  void drop_norm(const RMSNorm& norm_of, const SumAndNorm& x,
+                 const std::vector<at::Tensor>& users) const;
+
+  [[nodiscard]] at::Tensor added(const at::Tensor& x) const;
+
+  ModelKernels kernels_;
+  RecomputePolicy recompute_;
+  int64_t heads_, kv_heads_;
+  double dropout_;
+  RMSNorm input_layernorm_, post_attention_layernorm_;
+  torch::nn::Linear q_proj_, k_proj_, v_proj_, o_proj_;
+  torch::nn::Linear gate_proj_, up_proj_, down_proj_;
+};
+TORCH_MODULE(LlamaBlock);
+
+}  // namespace tessera::train
