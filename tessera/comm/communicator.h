@@ -36,9 +36,9 @@ enum class ReduceOp {
   min,
   max,
   // Of the groups of distributed.h alone:
-  avg,      // the sum, divided by the number of ranks
+  avg,  // the sum, divided by the number of ranks
   product,
-  band,     // bitwise and, or, exclusive or: of whole numbers
+  band,  // bitwise and, or, exclusive or: of whole numbers
   bor,
   bxor,
   premul_sum,  // the sum of what each rank multiplies first by a factor
@@ -92,10 +92,16 @@ class Communicator {
   virtual Pending all_gather(std::span<const GatherCall> calls,
                              const CallLabel& label) = 0;
 
-  /// Sums over ranks; divides nothing. The sum is taken in rank order on CPU,
-  /// so it is the same for any backend time-out or thread schedule.
+  /// `op` is sum or, where has_mean() says so, avg. The sum is taken in rank
+  /// order on CPU, so it is the same for any backend time-out or thread
+  /// schedule.
   virtual Pending reduce_scatter(std::span<const ReduceCall> calls,
-                                 const CallLabel& label) = 0;
+                                 const CallLabel& label,
+                                 ReduceOp op = ReduceOp::sum) = 0;
+
+  /// Whether reduce_scatter averages without a pass over memory of its own:
+  /// each rank's values are divided as they are read.
+  [[nodiscard]] virtual bool has_mean() const { return false; }
 
   /// `op` is sum, min or max.
   virtual Pending all_reduce(const at::Tensor& tensor, ReduceOp op,

@@ -6,6 +6,7 @@
 #include "tessera/base/error.h"
 #include "tessera/comm/cpu_communicator.h"
 #include "tessera/comm/device_communicator.h"
+#include "tessera/comm/reduce_op_name.h"
 
 namespace tessera {
 namespace {
@@ -77,6 +78,14 @@ void CommunicatorBase::check(ReduceOp op) const {
         return str("all_reduce on '", name_, "': got another operation than ",
                    "sum, min or max; use distributed::all_reduce on a group ",
                    "of distributed::new_group.");
+      });
+}
+
+void CommunicatorBase::check_reduce_scatter(ReduceOp op) const {
+  require<InvalidArgument>(
+      op == ReduceOp::sum || (op == ReduceOp::avg && has_mean()), [&] {
+        return str("reduce_scatter on '", name_, "': got ", name_of(op),
+                   ", expected sum", has_mean() ? " or avg." : ".");
       });
 }
 

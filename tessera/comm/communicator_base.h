@@ -20,7 +20,9 @@ class CommunicatorBase : public Communicator {
   [[nodiscard]] int size() const override { return size_; }
   [[nodiscard]] const std::string& name() const override { return name_; }
   [[nodiscard]] CollectiveLog& log() const override { return world_->log; }
-  [[nodiscard]] c10::Device device() const override { return world_->place.device; }
+  [[nodiscard]] c10::Device device() const override {
+    return world_->place.device;
+  }
 
   void barrier(const CallLabel& label) override;
   [[nodiscard]] std::vector<std::string> exchange(
@@ -38,6 +40,7 @@ class CommunicatorBase : public Communicator {
   void check(const char* kind, const at::Tensor& tensor,
              const CallLabel& label) const;
   void check(ReduceOp op) const;
+  void check_reduce_scatter(ReduceOp op) const;
 
  private:
   void check_slots(const char* kind, const at::Tensor& whole,

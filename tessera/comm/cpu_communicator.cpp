@@ -146,7 +146,8 @@ void CpuCommunicator::gather(Call& call, const GatherCall& tensors) {
 }
 
 Pending CpuCommunicator::reduce_scatter(std::span<const ReduceCall> calls,
-                                        const CallLabel& label) {
+                                        const CallLabel& label, ReduceOp op) {
+  check_reduce_scatter(op);
   if (calls.empty()) return {};
   const BelowAutograd below_autograd;
   int64_t numel = 0;

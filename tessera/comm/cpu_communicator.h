@@ -30,7 +30,7 @@ class CpuCommunicator final : public CommunicatorBase {
   Pending all_gather(std::span<const GatherCall> calls,
                      const CallLabel& label) override;
   Pending reduce_scatter(std::span<const ReduceCall> calls,
-                         const CallLabel& label) override;
+                         const CallLabel& label, ReduceOp op) override;
   Pending all_reduce(const at::Tensor& tensor, ReduceOp op,
                      const CallLabel& label) override;
   Pending broadcast(const at::Tensor& tensor, int root,

@@ -44,10 +44,12 @@ c10d::ReduceOp to_c10d(ReduceOp op) {
       return c10d::ReduceOp::MIN;
     case ReduceOp::max:
       return c10d::ReduceOp::MAX;
+    case ReduceOp::avg:
+      return c10d::ReduceOp::AVG;
     default:
       break;
   }
-  throw InvalidArgument("all_reduce: unknown ReduceOp.");
+  throw InvalidArgument("a collective: unknown ReduceOp.");
 }
 
 void copy_unless_same(const at::Tensor& to, const at::Tensor& from) {
@@ -121,25 +123,28 @@ Pending DeviceCommunicator::all_gather(std::span<const GatherCall> calls,
 }
 
 Pending DeviceCommunicator::reduce_scatter(std::span<const ReduceCall> calls,
-                                           const CallLabel& label) {
+                                           const CallLabel& label,
+                                           ReduceOp op) {
+  check_reduce_scatter(op);
   if (calls.empty()) return {};
   const BelowAutograd below_autograd;
   for (const ReduceCall& call : calls) check(call, label);
-  return issue("reduce_scatter", label, numel_of(calls, &ReduceCall::input),
-               calls[0].input.scalar_type(), calls.size(),
-               [&] {
-                 for (ReduceCall call : calls) {
-                   if (call.output.numel() == 0) continue;
-                   if (!backend_) {
-                     copy_unless_same(call.output, call.input);
-                     continue;
-                   }
-                   backend_->_reduce_scatter_base(
-                       call.output, call.input,
-                       on_current_stream<c10d::ReduceScatterOptions>());
-                 }
-               },
-               {.reduction = name_of(ReduceOp::sum)});
+  return issue(
+      "reduce_scatter", label, numel_of(calls, &ReduceCall::input),
+      calls[0].input.scalar_type(), calls.size(),
+      [&] {
+        for (ReduceCall call : calls) {
+          if (call.output.numel() == 0) continue;
+          if (!backend_) {
+            copy_unless_same(call.output, call.input);
+            continue;
+          }
+          auto options = on_current_stream<c10d::ReduceScatterOptions>();
+          options.reduceOp = to_c10d(op);
+          backend_->_reduce_scatter_base(call.output, call.input, options);
+        }
+      },
+      {.reduction = name_of(op)});
 }
 
 Pending DeviceCommunicator::all_reduce(const at::Tensor& tensor, ReduceOp op,

@@ -95,7 +95,7 @@ void GradientBuffer::start(const CallLabel& label) {
   if (plan_->options.reduce_dtype == c10::kHalf) {
     input.div_(division_before(plan_->lanes->num_ranks()));
   }
-  reductions_.emplace_back(plan_, std::move(input), label);
+  reductions_.emplace_back(plan_, std::move(input), reduce_op(), label);
   // On CPU it would wait for the ranks of the shard axis here and now.
   if (!plan_->lanes->device.is_cpu()) start_second_steps(label);
 }
@@ -116,6 +116,22 @@ void GradientBuffer::start_second_steps(const CallLabel& label) {
       reduction.copy_to_host();
     }
   }
+}
+
+// The mean is exact where the number of ranks is a power of two: what each rank
+// adds is scaled by the inverse, and no bit is lost.
+ReduceOp GradientBuffer::reduce_op() const {
+  const ShardLanes& lanes = *plan_->lanes;
+  const int64_t ranks = lanes.num_ranks();
+  const bool exact = (ranks & (ranks - 1)) == 0 &&
+                     plan_->options.reduce_dtype != c10::kHalf &&
+                     divisor() == static_cast<double>(ranks);
+  const bool alone = !lanes.all_reduce && !all_reduce_hook &&
+                     !plan_->reduce_scatter &&
+                     plan_->options.strategy != Strategy::replicate;
+  return exact && alone && lanes.size() > 1 && lanes.reduce->has_mean()
+             ? ReduceOp::avg
+             : ReduceOp::sum;
 }
 
 double GradientBuffer::divisor() const {

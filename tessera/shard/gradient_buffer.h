@@ -60,6 +60,7 @@ class GradientBuffer {
   void fill(const at::Tensor& input);
   /// What is still to be divided by, once all ranks are summed.
   [[nodiscard]] double divisor() const;
+  [[nodiscard]] ReduceOp reduce_op() const;
   void keep_partial(const at::Tensor& output,
                     const std::vector<bool>& had_gradient);
   void give_gradients(const at::Tensor& output, std::optional<double> divisor,

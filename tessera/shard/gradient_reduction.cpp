@@ -11,15 +11,18 @@
 namespace tessera {
 
 GradientReduction::GradientReduction(std::shared_ptr<const GroupPlan> plan,
-                                     at::Tensor input, const CallLabel& label)
-    : plan_(std::move(plan)), input_(std::move(input)) {
+                                     at::Tensor input, ReduceOp op,
+                                     const CallLabel& label)
+    : plan_(std::move(plan)),
+      input_(std::move(input)),
+      divided_(op == ReduceOp::avg) {
   StreamEvent ready;
   ready.record(current_stream(plan_->lanes->device));
   ready.block(plan_->lanes->reduce_stream);
   // Its memory belongs to this stream, on which an optimizer may free it.
   StreamScope scope(plan_->lanes->reduce_stream);
   output_ = plan_->layout.world_size() == 1 ? input_ : new_output();
-  pending_ = start_first_step(label);
+  pending_ = start_first_step(op, label);
   first_done_.record(plan_->lanes->reduce_stream);
 }
 
@@ -34,7 +37,8 @@ at::Tensor GradientReduction::new_output() const {
   return flat;
 }
 
-Pending GradientReduction::start_first_step(const CallLabel& label) {
+Pending GradientReduction::start_first_step(ReduceOp op,
+                                            const CallLabel& label) {
   const ShardLanes& lanes = *plan_->lanes;
   if (lanes.size() == 1) return {};
   if (plan_->options.strategy == Strategy::replicate) {
@@ -50,7 +54,7 @@ Pending GradientReduction::start_first_step(const CallLabel& label) {
   if (plan_->reduce_scatter) {
     return plan_->reduce_scatter->start(calls, *lanes.reduce, label);
   }
-  return lanes.reduce->reduce_scatter(calls, label);
+  return lanes.reduce->reduce_scatter(calls, label, op);
 }
 
 void GradientReduction::sum_over_replicas(const at::Tensor& earlier,

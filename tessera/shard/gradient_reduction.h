@@ -3,8 +3,8 @@
 //   input (whole, flat) --over the shard axis--> this rank's part
 //                       --over the replicate axis (HSDP)--> output
 //
-// With Strategy::replicate the first step is an all-reduce of the whole. Always
-// sums; the caller divides.
+// With Strategy::replicate the first step is an all-reduce of the whole. Sums,
+// unless the first step is asked for the mean; the caller divides a sum.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,10 +18,11 @@ namespace tessera {
 
 class GradientReduction {
  public:
-  /// Starts the first step. `input`: 1-D, the layout's full_numel, in the
-  /// reduce dtype; kept until `free_input`.
+  /// Starts the first step, with sum or, where a reduce-scatter of this plan
+  /// has it, avg. `input`: 1-D, the layout's full_numel, in the reduce dtype;
+  /// kept until `free_input`.
   GradientReduction(std::shared_ptr<const GroupPlan> plan, at::Tensor input,
-                    const CallLabel& label);
+                    ReduceOp op, const CallLabel& label);
 
   /// Starts the second step, once; nothing without replicas. On CPU it waits
   /// for the first. `earlier`, if defined, is added to this rank's part first.
@@ -48,7 +49,7 @@ class GradientReduction {
 
  private:
   [[nodiscard]] at::Tensor new_output() const;
-  Pending start_first_step(const CallLabel& label);
+  Pending start_first_step(ReduceOp op, const CallLabel& label);
   void wait_on(const c10::Stream& stream);
   /// Of the steps started.
   [[nodiscard]] const c10::Stream& last_stream() const;
