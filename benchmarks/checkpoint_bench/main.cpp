@@ -40,6 +40,13 @@ int main(int argc, char** argv) {
       ->check(CLI::PositiveNumber);
   app.add_option("--threads", options.num_threads, "of each rank")
       ->check(CLI::PositiveNumber);
+  app.add_option("--raw-gb", options.raw_gb,
+                 "of all ranks, for the disk's own speed; 0: as the state")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--train-tokens", options.train_tokens,
+                 "a step beside the asynchronous saves trains on so many; 0: "
+                 "it multiplies matrices on the host")
+      ->check(CLI::NonNegativeNumber);
   CLI11_PARSE(app, argc, argv);
   try {
     const auto world = tessera::init_distributed();

@@ -28,6 +28,10 @@ using tessera::train::LanguageModelPtr;
 constexpr double kGb = 1e9;
 constexpr double kMib = 1 << 20;
 
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
 double median(std::vector<double> values) {
   std::ranges::sort(values);
   const size_t middle = values.size() / 2;
@@ -76,13 +80,14 @@ class Bench {
         model_(sharded_model(config_, world)),
         optimizer_(model_->parameters(), torch::optim::AdamWOptions(3e-4)),
         num_bytes_(12 * tessera::train::num_parameters(config_)),
+        raw_bytes_(options.raw_gb > 0
+                       ? static_cast<int64_t>(options.raw_gb * kGb)
+                       : num_bytes_),
         saver_({.world = world,
-                .num_threads = static_cast<size_t>(options.num_threads)}) {
-    const auto tokens = torch::zeros(
-        {1, 8}, at::TensorOptions(torch::kLong).device(world.device()));
-    model_->sum_of_losses(tokens, tokens).backward();
-    optimizer_.step();
-    optimizer_.zero_grad();
+                .num_threads = static_cast<size_t>(options.num_threads)},
+               checkpoint::Staging::beside_steps),
+        group_(tessera::distributed::new_group(world)) {
+    train(8);
   }
 
   nlohmann::ordered_json run() {
@@ -118,12 +123,12 @@ class Bench {
     const auto start = Clock::now();
     body();
     wait_for_all();
-    return std::chrono::duration<double>(Clock::now() - start).count();
+    return seconds_since(start);
   }
 
   // The slowest rank's time is that of all: they meet after each.
   void measure_disk() {
-    const int64_t mine = num_bytes_ / world_.size();
+    const int64_t mine = raw_bytes_ / world_.size();
     for (int64_t round = 0; round < options_.rounds; ++round) {
       wait_for_all();
       const RawSpeed speed =
@@ -166,37 +171,69 @@ class Bench {
     if (world_.rank() == 0) std::filesystem::remove_all(path("sync"));
   }
 
-  // Work of a fixed size, in place of a training step.
-  double step() {
-    const auto start = Clock::now();
+  void train(int64_t num_tokens) {
+    const auto tokens =
+        torch::zeros({1, num_tokens},
+                     at::TensorOptions(torch::kLong).device(world_.device()));
+    const auto loss = model_->sum_of_losses(tokens, tokens);
+    loss.div(num_tokens).backward();
+    saver_.before_change();
+    optimizer_.step();
+    optimizer_.zero_grad();
+  }
+
+  // In place of a training step that is not wanted.
+  void multiply() {
     for (int i = 0; i < 4; ++i) work_ = torch::mm(work_, work_).tanh_();
     (void)work_.sum().item<float>();
-    return std::chrono::duration<double>(Clock::now() - start).count();
+  }
+
+  // A step, after which all ranks know whether one of them still saves.
+  bool step(bool saving) {
+    if (options_.train_tokens > 0) {
+      train(options_.train_tokens);
+    } else {
+      multiply();
+    }
+    const auto flag =
+        torch::full({1}, saving ? 1 : 0,
+                    at::TensorOptions(torch::kInt).device(world_.device()));
+    tessera::distributed::all_reduce(flag, group_, tessera::ReduceOp::max)
+        .wait();
+    return flag.item<int>() != 0;
+  }
+
+  void measure_steps() {
+    std::vector<double> steps;
+    for (int i = 0; i < 20; ++i) {
+      const auto start = Clock::now();
+      (void)step(false);
+      steps.push_back(seconds_since(start));
+    }
+    step_ = median(steps);
   }
 
   void measure_async() {
-    std::vector<double> steps;
-    for (int i = 0; i < 20; ++i) steps.push_back(step());
-    step_ = median(steps);
+    measure_steps();
     for (int64_t save = 0; save < options_.async_saves; ++save) {
-      const std::string name = path("async");
+      wait_for_all();
       const auto start = Clock::now();
-      requests_.push_back(timed(
-          [&] { saver_.save(name, tessera::state_of(*model_, optimizer_)); }));
-      int64_t num_steps = 0;
-      while (saver_.saving()) {
-        (void)step();
-        ++num_steps;
-      }
+      saver_.save(path("async"), tessera::state_of(*model_, optimizer_));
+      requests_.push_back(seconds_since(start));
+      int64_t num_steps = 1;
+      while (step(saver_.saving())) ++num_steps;
       saver_.wait();
-      const std::chrono::duration<double> all = Clock::now() - start;
-      stalls_.push_back(all.count() - static_cast<double>(num_steps) * step_);
+      stalls_.push_back(seconds_since(start) -
+                        static_cast<double>(num_steps) * step_);
       resident_.push_back(static_cast<double>(resident_bytes()) / kMib);
     }
   }
 
   [[nodiscard]] nlohmann::ordered_json report() const {
     const double gb = static_cast<double>(num_bytes_) / kGb;
+    const double raw_gb = static_cast<double>(raw_bytes_) / kGb;
+    const double raw_write = raw_gb / median(raw_write_);
+    const double raw_read = raw_gb / median(raw_read_);
     const size_t settled = std::min<size_t>(2, resident_.size() - 1);
     return {
         {"peer", "tessera"},
@@ -205,13 +242,17 @@ class Bench {
         {"layers", config_.layers},
         {"world", world_.size()},
         {"gb", rounded(gb)},
-        {"raw_write_gbps", rounded(gb / median(raw_write_))},
-        {"raw_read_gbps", rounded(gb / median(raw_read_))},
+        {"raw_gb", rounded(raw_gb)},
+        {"raw_write_gbps", rounded(raw_write)},
+        {"raw_read_gbps", rounded(raw_read)},
         {"save_s", rounded(saves_)},
         {"save_gbps", rounded(gb / median(saves_))},
+        {"save_of_raw", rounded(gb / median(saves_) / raw_write)},
         {"load_s", rounded(loads_)},
         {"load_gbps", rounded(gb / median(loads_))},
+        {"load_of_raw", rounded(gb / median(loads_) / raw_read)},
         {"load_peak_mib", rounded(std::ranges::max(load_peaks_))},
+        {"train_tokens", options_.train_tokens},
         {"step_s", rounded(step_)},
         {"async_request_s", rounded(requests_)},
         {"async_stall_s", rounded(stalls_)},
@@ -225,7 +266,9 @@ class Bench {
   LanguageModelPtr model_;
   tessera::AdamW optimizer_;
   const int64_t num_bytes_;  // of parameters and both moments
+  const int64_t raw_bytes_;
   checkpoint::AsyncSaver saver_;
+  tessera::distributed::ProcessGroup group_;
   torch::Tensor work_ = torch::rand({768, 768}) / 32;
   double step_ = 0;
   std::vector<double> raw_write_, raw_read_, saves_, loads_;

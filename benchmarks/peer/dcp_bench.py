@@ -13,6 +13,7 @@ import argparse, json, os, shutil, statistics, time
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+import torch.nn.functional as F
 from torch.distributed.checkpoint.state_dict import get_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -61,6 +62,9 @@ def main():
     p.add_argument("--dir", default="ckpt")
     p.add_argument("--rounds", type=int, default=3)
     p.add_argument("--async-saves", type=int, default=3)
+    p.add_argument("--raw-gb", type=float, default=0, help="0: as the state")
+    p.add_argument("--train-tokens", type=int, default=0,
+                   help="of each rank in a step beside the saves; 0: matrices on the host")
     a = p.parse_args()
     cuda = torch.cuda.is_available()
     rank, local = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
@@ -80,6 +84,7 @@ def main():
         return {"model": m, "optim": o}
 
     n_bytes = sum(p.numel() for p in model.parameters()) * 12
+    raw_bytes = int(a.raw_gb * 1e9) or n_bytes
     sync = torch.cuda.synchronize if cuda else (lambda: None)
 
     def timed(fn):
@@ -92,7 +97,7 @@ def main():
     piece = bytearray(os.urandom(PIECE))
 
     def measure_disk():
-        path, mine = f"{a.dir}/raw{rank}", n_bytes // world
+        path, mine = f"{a.dir}/raw{rank}", raw_bytes // world
         for _ in range(a.rounds):
             dist.barrier(); t = time.perf_counter()
             with open(path, "wb", buffering=0) as f:
@@ -127,24 +132,39 @@ def main():
         shutil.rmtree(f"{a.dir}/sync", ignore_errors=True)
 
     work = torch.rand(768, 768) / 32
+    tokens = torch.zeros(1, a.train_tokens, dtype=torch.long, device=dev)
+    saves_group = dist.new_group(backend="gloo")  # a thread's: steps have the other
 
-    def step():  # work of a fixed size, in place of a training step
+    def train():
+        F.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten()).backward()
+        opt.step(); opt.zero_grad()
+
+    def multiply():  # in place of a training step
         nonlocal work
-        t = time.perf_counter()
         for _ in range(4):
             work = torch.mm(work, work).tanh_()
         work.sum().item()
-        return time.perf_counter() - t
 
-    median_step = statistics.median(step() for _ in range(20))
+    def step(saving):  # after it all ranks know whether one of them still saves
+        train() if a.train_tokens else multiply()
+        flag = torch.tensor([int(saving)], dtype=torch.int32, device=dev)
+        dist.all_reduce(flag, dist.ReduceOp.MAX)
+        return flag.item() != 0
+
+    times = []
+    for _ in range(20):
+        t = time.perf_counter()
+        step(False)
+        times.append(time.perf_counter() - t)
+    median_step = statistics.median(times)
     requests, stalls, resident = [], [], []
     for _ in range(a.async_saves):
-        begin = time.perf_counter()
-        t, fut = timed(lambda: dcp.async_save(state(), checkpoint_id=f"{a.dir}/async"))
-        requests.append(t)
-        steps = 0
-        while not fut.done():
-            step(); steps += 1
+        sync(); dist.barrier(); begin = time.perf_counter()
+        fut = dcp.async_save(state(), checkpoint_id=f"{a.dir}/async", process_group=saves_group)
+        requests.append(time.perf_counter() - begin)
+        steps = 1
+        while step(not fut.done()):
+            steps += 1
         fut.result()
         stalls.append(time.perf_counter() - begin - steps * median_step)
         resident.append(status_mib("VmRSS:"))
@@ -154,15 +174,17 @@ def main():
     if rank == 0:
         gb, median = n_bytes / 1e9, statistics.median
         settled = min(2, len(resident) - 1)
+        raw_write, raw_read = (raw_bytes / 1e9 / median(times) for times in (raw_write, raw_read))
+        save, load = gb / median(saves), gb / median(loads)
         r3 = lambda values: [round(v, 3) for v in values]
         out = dict(peer="pytorch-dcp", torch=torch.__version__, preset=a.preset,
               layers=len(model.layers), world=world, gb=round(gb, 3),
-              raw_write_gbps=round(gb / median(raw_write), 3),
-              raw_read_gbps=round(gb / median(raw_read), 3),
-              save_s=r3(saves), save_gbps=round(gb / median(saves), 3),
-              load_s=r3(loads), load_gbps=round(gb / median(loads), 3),
+              raw_gb=round(raw_bytes / 1e9, 3),
+              raw_write_gbps=round(raw_write, 3), raw_read_gbps=round(raw_read, 3),
+              save_s=r3(saves), save_gbps=round(save, 3), save_of_raw=round(save / raw_write, 3),
+              load_s=r3(loads), load_gbps=round(load, 3), load_of_raw=round(load / raw_read, 3),
               load_peak_mib=round(max(load_peaks), 3),
-              step_s=round(median_step, 3), async_request_s=r3(requests),
+              train_tokens=a.train_tokens, step_s=round(median_step, 3), async_request_s=r3(requests),
               async_stall_s=r3(stalls), host_mib=round(resident[settled], 3),
               host_growth_mib=round(resident[-1] - resident[settled], 3))
         print(json.dumps(out), flush=True)

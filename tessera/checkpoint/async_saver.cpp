@@ -23,7 +23,8 @@ void rethrow(const std::exception_ptr& failure) {
 
 }  // namespace
 
-// One save under way. The thread touches nothing of the saver's.
+// One save under way. Of the saver the thread touches only the memory, which
+// the saver leaves alone meanwhile.
 struct AsyncSaver::Job {
   std::string path;
   Peers peers;
@@ -37,9 +38,10 @@ struct AsyncSaver::Job {
   std::atomic<bool> ended = false;
   std::jthread thread;  // last: it uses all of the above
 
-  void run(const std::stop_token& stop) {
+  void run(const std::stop_token& stop, HostCopy& memory) {
     const at::NoGradGuard no_grad;
     try {
+      memory.wait();
       folder->write_apart(source->source());
     } catch (...) {
       write_failure = std::current_exception();
@@ -65,7 +67,8 @@ struct AsyncSaver::Job {
   }
 };
 
-AsyncSaver::AsyncSaver(SaveOptions options) : options_(std::move(options)) {}
+AsyncSaver::AsyncSaver(SaveOptions options, Staging staging)
+    : options_(std::move(options)), staging_(staging) {}
 
 AsyncSaver::~AsyncSaver() {
   if (job_ == nullptr) return;
@@ -95,10 +98,13 @@ void AsyncSaver::save(const std::string& path, const State& state) {
       SaveFolderOptions{.existing = options_.existing,
                         .num_threads = options_.num_threads,
                         .storage = options_.storage});
-  job->source->snapshot(job->folder->own_items(), buffers_);
+  job->source->snapshot(job->folder->own_items(), memory_);
+  if (staging_ == Staging::before_later_work) before_change();
   job_ = std::move(job);
-  job_->thread = std::jthread(
-      [job = job_.get()](const std::stop_token& stop) { job->run(stop); });
+  job_->thread =
+      std::jthread([job = job_.get(), this](const std::stop_token& stop) {
+        job->run(stop, memory_);
+      });
 }
 
 bool AsyncSaver::failed() const { return job_ != nullptr && job_->failed; }

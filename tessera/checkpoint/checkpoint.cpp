@@ -9,6 +9,7 @@
 #include "tessera/checkpoint/parallel.h"
 #include "tessera/checkpoint/state_source.h"
 #include "tessera/checkpoint/tensor_load.h"
+#include "tessera/device/stream.h"
 
 namespace tessera::checkpoint {
 
@@ -83,8 +84,10 @@ class Load {
         parts.emplace_back(load.get(), part);
       }
     }
+    const c10::Stream stream = stream_of_targets();
     parallel_for(parts.size(), options_.num_threads, [&](size_t i) {
       const at::NoGradGuard no_grad;
+      const StreamScope scope(stream);
       parts[i].first->read(parts[i].second);
     });
     for (const ReadJob& job : jobs_) {
@@ -98,6 +101,16 @@ class Load {
  private:
   static std::string key_in(const std::string& name, const std::string& key) {
     return key.empty() ? name : name + "." + key;
+  }
+
+  // The caller's: what it asked for before comes before the load, what it asks
+  // for later comes after.
+  c10::Stream stream_of_targets() const {
+    for (const ReadJob& job : jobs_) {
+      const c10::Device device = job.tensor->local.device();
+      if (!device.is_cpu()) return current_stream(device);
+    }
+    return current_stream(c10::kCPU);
   }
 
   // What the checkpoint holds at `name` or below it.

@@ -146,7 +146,7 @@ void write_checkpoint(const Contents& contents, const std::string& path,
         std::make_shared<std::vector<std::byte>>(tensors.at(key)->read());
     const std::lock_guard lock(mutex);
     progress(done += keep->size(), all);
-    return BoxBytes{*keep, keep};
+    return in_host_memory({*keep, keep});
   };
   const Peers alone;
   FolderSave save(path, alone, [&] { return offer; }, {});

@@ -3,7 +3,8 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
-#include <optional>
+#include <memory>
+#include <utility>
 
 #include "tessera/base/environment.h"
 #include "tessera/base/error.h"
@@ -33,12 +34,34 @@ std::string digest_of(const std::string& item) {
   return str(item.size(), " ", hash);
 }
 
-at::Tensor host_bytes_of(const StateTensor& tensor) {
-  return tensor.local.detach()
-      .to(at::kCPU)
-      .resolve_conj()
-      .resolve_neg()
-      .contiguous();
+at::Tensor plain(const at::Tensor& tensor) {
+  return tensor.detach().resolve_conj().resolve_neg();
+}
+
+HostBytes host_bytes(const at::Tensor& elements) {
+  return {{static_cast<const std::byte*>(elements.const_data_ptr()),
+           elements.nbytes()},
+          std::make_shared<at::Tensor>(elements)};
+}
+
+// Bytes on a device. Threads fetch them on the stream that they are given.
+BoxBytes device_bytes(const at::Tensor& bytes, const c10::Stream& stream) {
+  return {bytes.nbytes(), [bytes, stream](uint64_t begin, uint64_t size) {
+            const StreamScope scope(stream);
+            const auto count = static_cast<int64_t>(size);
+            const at::Tensor piece = at::empty(
+                {count}, at::TensorOptions().dtype(at::kByte).pinned_memory(
+                             bytes.is_cuda()));
+            piece.copy_(bytes.narrow(0, static_cast<int64_t>(begin), count));
+            return host_bytes(piece);
+          }};
+}
+
+c10::Stream stream_of(const std::map<std::string, StateTensor>& tensors) {
+  for (const auto& [key, tensor] : tensors) {
+    if (!tensor.local.is_cpu()) return current_stream(tensor.local.device());
+  }
+  return current_stream(c10::kCPU);
 }
 
 // Where box `index` of a tensor's part begins, in elements.
@@ -97,44 +120,42 @@ StateSource::StateSource(const State& state) {
 WriteSource StateSource::source() const {
   return {
       .value = [this](const std::string& key) { return value_items_.at(key); },
-      .box = [this](const std::string& key,
-                    const Box& box) { return box_bytes(key, box); }};
+      .box =
+          [this, stream = stream_of(tensors_)](const std::string& key,
+                                               const Box& box) {
+            const StreamScope scope(stream);
+            const at::Tensor elements = box_of(key, box);
+            return elements.is_cpu()
+                       ? in_host_memory(host_bytes(elements))
+                       : device_bytes(elements.view(at::kByte), stream);
+          }};
 }
 
-BoxBytes StateSource::box_bytes(const std::string& key, const Box& box) const {
+// Its elements, 1-D, where the tensor is.
+at::Tensor StateSource::box_of(const std::string& key, const Box& box) const {
   const StateTensor& tensor = tensors_.at(key);
   const auto at = std::ranges::find(tensor.boxes, box);
   const auto index = static_cast<size_t>(at - tensor.boxes.begin());
-  const auto keep = std::make_shared<at::Tensor>(host_bytes_of(tensor));
-  const auto width = static_cast<size_t>(keep->element_size());
-  return {{static_cast<const std::byte*>(keep->const_data_ptr()) +
-               static_cast<size_t>(begin_of(tensor, index)) * width,
-           static_cast<size_t>(box.numel()) * width},
-          keep};
+  return plain(tensor.local)
+      .contiguous()
+      .view({-1})
+      .narrow(0, begin_of(tensor, index), box.numel());
 }
 
 void StateSource::snapshot(const std::vector<WriteItem>& items,
-                           std::map<std::string, at::Tensor>& buffers) {
-  std::map<std::string, StateTensor> copies;
-  std::optional<c10::Stream> device;
+                           HostCopy& memory) {
+  std::map<std::string, StateTensor> written;
   for (const WriteItem& item : items) {
-    if (item.is_value || copies.contains(item.key)) continue;
-    StateTensor copy = tensors_.at(item.key);
-    const at::Tensor source = copy.local.detach().resolve_conj().resolve_neg();
-    at::Tensor& buffer = buffers[item.key];
-    if (!buffer.defined() || buffer.sizes() != source.sizes() ||
-        buffer.scalar_type() != source.scalar_type()) {
-      buffer = at::empty(source.sizes(), at::TensorOptions()
-                                             .dtype(source.scalar_type())
-                                             .pinned_memory(source.is_cuda()));
-    }
-    buffer.copy_(source, source.is_cuda());
-    if (source.is_cuda()) device = current_stream(source.device());
-    copy.local = buffer;
-    copies.emplace(item.key, std::move(copy));
+    if (!item.is_value) written.insert(*tensors_.find(item.key));
   }
-  if (device) device->synchronize();
-  tensors_ = std::move(copies);
+  std::vector<at::Tensor> sources;
+  for (const auto& [key, tensor] : written) {
+    sources.push_back(plain(tensor.local));
+  }
+  const std::vector<at::Tensor> copies = memory.begin(sources);
+  size_t next = 0;
+  for (auto& [key, tensor] : written) tensor.local = copies[next++];
+  tensors_ = std::move(written);
 }
 
 }  // namespace tessera::checkpoint

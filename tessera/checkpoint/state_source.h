@@ -3,7 +3,9 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
+#include "tessera/checkpoint/host_copy.h"
 #include "tessera/checkpoint/save_plan.h"
 #include "tessera/checkpoint/writer.h"
 #include "tessera/comm/world.h"
@@ -23,15 +25,15 @@ class StateSource {
   explicit StateSource(const State& state);
 
   [[nodiscard]] const Offer& offer() const { return offer_; }
+  /// Bytes on a GPU are fetched piece by piece, through pinned memory, after
+  /// the work that the current stream has now.
   [[nodiscard]] WriteSource source() const;
-  /// Copies what `items` write to host memory, into `buffers` where one fits:
-  /// the state may change afterwards.
-  void snapshot(const std::vector<WriteItem>& items,
-                std::map<std::string, at::Tensor>& buffers);
+  /// Begins to copy what `items` write to `memory`: when the copies are made,
+  /// the state may change.
+  void snapshot(const std::vector<WriteItem>& items, HostCopy& memory);
 
  private:
-  [[nodiscard]] BoxBytes box_bytes(const std::string& key,
-                                   const Box& box) const;
+  [[nodiscard]] at::Tensor box_of(const std::string& key, const Box& box) const;
 
   Offer offer_;
   std::map<std::string, StateTensor> tensors_;

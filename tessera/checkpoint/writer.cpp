@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <mutex>
+#include <utility>
 
 #include "tessera/base/error.h"
 #include "tessera/checkpoint/crc32.h"
@@ -93,8 +94,9 @@ class ItemWriter {
   void write_part(TensorJob& job, size_t part) {
     std::call_once(job.fetched, [&] { fetch(job); });
     const uint64_t begin = part * kPart;
-    const auto bytes =
-        job.data.bytes.subspan(begin, std::min(kPart, job.num_bytes - begin));
+    const HostBytes host =
+        job.data.part(begin, std::min(kPart, job.num_bytes - begin));
+    const auto bytes = host.bytes;
     job.crcs[part] = crc32(bytes);
     file_.write(job.offset + job.layout.data_begin() + begin, bytes);
     if (--job.parts_left == 0) finish_item(job);
@@ -102,8 +104,8 @@ class ItemWriter {
 
   void fetch(TensorJob& job) {
     job.data = source_.box(job.item.key, *job.box);
-    require<CheckpointError>(job.data.bytes.size() == job.num_bytes, [&] {
-      return str("'", job.item.key, "' gave ", job.data.bytes.size(),
+    require<CheckpointError>(job.data.num_bytes == job.num_bytes, [&] {
+      return str("'", job.item.key, "' gave ", job.data.num_bytes,
                  " bytes for a box of ", job.num_bytes, ".");
     });
   }
@@ -133,6 +135,13 @@ class ItemWriter {
 };
 
 }  // namespace
+
+BoxBytes in_host_memory(HostBytes all) {
+  const uint64_t num_bytes = all.bytes.size();
+  return {num_bytes, [all = std::move(all)](uint64_t begin, uint64_t size) {
+            return HostBytes{all.bytes.subspan(begin, size), all.keep};
+          }};
+}
 
 std::string data_file_name(int rank) { return str("__", rank, "_0.distcp"); }
 

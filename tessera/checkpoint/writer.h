@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
@@ -16,11 +17,21 @@
 
 namespace tessera::checkpoint {
 
-/// The bytes of one box, row-major, in host memory, as long as `keep` lives.
-struct BoxBytes {
+/// Bytes in host memory, as long as `keep` lives.
+struct HostBytes {
   std::span<const std::byte> bytes;
   std::shared_ptr<const void> keep = nullptr;
 };
+
+/// The bytes of one box, row-major, wherever they are.
+struct BoxBytes {
+  uint64_t num_bytes = 0;
+  // `size` of them from `begin` on. Called by several threads.
+  std::function<HostBytes(uint64_t begin, uint64_t size)> part = {};
+};
+
+/// Those of a box that is in host memory.
+[[nodiscard]] BoxBytes in_host_memory(HostBytes all);
 
 /// Where the writer takes its data from. Called by several threads.
 struct WriteSource {

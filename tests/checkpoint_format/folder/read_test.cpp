@@ -30,7 +30,7 @@ void save_bytes(const std::string& path, int64_t rows, int64_t width) {
       .value = {}, .box = [](const std::string&, const Box& box) {
         auto keep = std::make_shared<std::vector<std::byte>>(box.numel());
         for (int64_t i = 0; i < box.numel(); ++i) (*keep)[i] = byte_at(i);
-        return BoxBytes{*keep, keep};
+        return in_host_memory({*keep, keep});
       }};
   FolderSave save(
       path, {},

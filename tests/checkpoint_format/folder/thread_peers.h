@@ -118,7 +118,7 @@ struct SmallState {
                 [this](const std::string&, const Box& box) {
                   auto keep =
                       std::make_shared<std::vector<std::byte>>(bytes_of(box));
-                  return BoxBytes{*keep, keep};
+                  return in_host_memory({*keep, keep});
                 }};
   }
 };
