@@ -16,7 +16,8 @@ class CheckpointBench(unittest.TestCase):
     def setUpClass(cls):
         with tempfile.TemporaryDirectory() as folder:
             job = [BENCH, "--preset", "1m", "--layers", "2", "--rounds", "2",
-                   "--async-saves", "4", "--dir", f"{folder}/ckpt"]
+                   "--async-saves", "4", "--dir", f"{folder}/ckpt",
+                   "--raw-gb", "0.01", "--train-tokens", "16"]
             done = subprocess.run([TESSERA, "run", "-n", "2", "--", *job],
                                   capture_output=True, text=True, timeout=120)
             cls.left = os.listdir(folder)
@@ -38,6 +39,10 @@ class CheckpointBench(unittest.TestCase):
         params = 2 * vocab * dim + layers * block + dim
         self.assertAlmostEqual(self.line["gb"], 12 * params / 1e9, delta=1e-3)
         self.assertEqual((self.line["world"], self.line["layers"]), (2, 2))
+        self.assertEqual((self.line["raw_gb"], self.line["train_tokens"]), (0.01, 16))
+        self.assertAlmostEqual(
+            self.line["load_of_raw"],
+            self.line["load_gbps"] / self.line["raw_read_gbps"], delta=0.02)
         for name, count in (("save_s", 2), ("load_s", 2),
                             ("async_request_s", 4), ("async_stall_s", 4)):
             self.assertEqual(len(self.line[name]), count)
