@@ -214,31 +214,6 @@ TEST(LinearEach, IsThePlainComposition) {
   }
 }
 
-TEST(LinearEach, GivesTheGradientsThatAreWanted) {
-  const Tensor x = random({4, 3});
-  const Tensor frozen = random({2, 3});
-  const Tensor weight = random({5, 3}).requires_grad_();
-  auto results = linear_each(x, {frozen, weight});
-  results[1].sum().backward();
-  EXPECT_TRUE(torch::equal(weight.grad(), x.sum(0).expand({5, 3})));
-  EXPECT_FALSE(frozen.grad().defined());
-
-  const Tensor input = x.clone().requires_grad_();
-  results = linear_each(input, {frozen, weight.detach()});
-  results[0].sum().backward();  // the other result is not used
-  EXPECT_TRUE(torch::allclose(input.grad(), frozen.sum(0).expand({4, 3})));
-}
-
-TEST(LinearEach, CastsItsInputToTheWeights) {
-  const Tensor x = random({4, 3}).requires_grad_();
-  const Tensor weight = random({5, 3}).to(torch::kBFloat16).requires_grad_();
-  const Tensor y = linear_each(x, {weight}).front();
-  EXPECT_EQ(y.scalar_type(), torch::kBFloat16);
-  y.sum().backward();
-  EXPECT_EQ(x.grad().scalar_type(), x.scalar_type());
-  EXPECT_EQ(weight.grad().scalar_type(), torch::kBFloat16);
-}
-
 TEST(Swiglu, IsThePlainComposition) {
   torch::manual_seed(4);
   for (const auto& shape : kShapes) {
@@ -411,11 +386,6 @@ TEST(Functions, RefuseShapesThatDoNotFit) {
                InvalidArgument);
   EXPECT_THROW((void)rope(x, x, x), InvalidArgument);
   EXPECT_THROW((void)swiglu(x, x.to(torch::kFloat)), InvalidArgument);
-  EXPECT_THROW((void)linear_each(x, {}), InvalidArgument);
-  EXPECT_THROW((void)linear_each(x, {random({2, 3})}), InvalidArgument);
-  EXPECT_THROW(
-      (void)linear_each(x, {random({2, 4}), random({2, 4}).to(torch::kFloat)}),
-      InvalidArgument);
   EXPECT_THROW((void)cross_entropy(x, targets.to(torch::kInt)),
                InvalidArgument);
   EXPECT_THROW((void)linear_cross_entropy(x, random({7, 5}), targets),
