@@ -9,6 +9,7 @@
 #include "tessera/module/gate.h"
 #include "tessera/module/meta_memory.h"
 #include "tessera/shard/below.h"
+#include "tessera/shard/division_before.h"
 #include "tessera/shard/trace_range.h"
 #include "tessera/tensor/shard_tensor.h"
 
@@ -21,14 +22,6 @@ int64_t parameter_numel(const FlatLayout& layout) {
   int64_t sum = 0;
   for (const auto& parameter : layout.parameters()) sum += parameter.numel;
   return sum;
-}
-
-// The power of two that a sum over `ranks` of half numbers is divided by before
-// it is taken, so that neither end overflows (the rest comes after).
-int64_t division_before(int64_t ranks) {
-  int64_t before = 1;
-  while (ranks % before == 0 && ranks / before > before) before *= 2;
-  return before;
 }
 
 }  // namespace
