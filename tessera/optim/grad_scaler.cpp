@@ -9,6 +9,7 @@
 #include <cmath>
 
 #include "tessera/base/error.h"
+#include "tessera/optim/adamw.h"
 #include "tessera/optim/unscale.h"
 
 namespace tessera {
@@ -49,7 +50,17 @@ std::vector<at::Tensor> parameters_of(
   return parameters;
 }
 
+bool any_gradient(const torch::optim::Optimizer& optimizer) {
+  const std::vector<at::Tensor> parameters = parameters_of(optimizer);
+  return std::any_of(parameters.begin(), parameters.end(),
+                     [](const auto& p) { return p.grad().defined(); });
+}
+
 }  // namespace
+
+Stepped::operator bool() const {
+  return skipped_.defined() ? skipped_.item<float>() == 0 : stepped_;
+}
 
 GradScaler::GradScaler(const GradScalerOptions& options)
     : options_(options), next_scale_(options.init_scale) {
@@ -108,10 +119,10 @@ void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
   progress.stage = Stage::unscaled;
 }
 
-bool GradScaler::step(torch::optim::Optimizer& optimizer) {
+Stepped GradScaler::step(torch::optim::Optimizer& optimizer) {
   if (!is_enabled()) {
     optimizer.step();
-    return true;
+    return Stepped(true);
   }
   require_scale("step()");
   Progress& progress = progress_of(optimizer);
@@ -121,7 +132,21 @@ bool GradScaler::step(torch::optim::Optimizer& optimizer) {
         "update() once after the steps of all optimizers.");
   });
   if (progress.stage == Stage::ready) unscale_(optimizer);
-  const at::Tensor found = progress.found.cpu();  // waits
+  auto* const adamw = dynamic_cast<AdamW*>(&optimizer);
+  if (!adamw || !any_gradient(optimizer)) {
+    const Stepped stepped = step_on_host(optimizer, progress.found);
+    progress.stage = Stage::stepped;
+    return stepped;
+  }
+  const at::Tensor skip = progress.found[0];
+  adamw->step_unless(skip);
+  progress.stage = Stage::stepped;
+  return Stepped(skip);
+}
+
+Stepped GradScaler::step_on_host(torch::optim::Optimizer& optimizer,
+                                 const at::Tensor& of_all_ranks) {
+  const at::Tensor found = of_all_ranks.cpu();  // waits
   require<InvalidState>(found[1].item<float>() > 0, [] {
     return str(
         "GradScaler: step() of an optimizer none of whose parameters has a "
@@ -129,8 +154,7 @@ bool GradScaler::step(torch::optim::Optimizer& optimizer) {
   });
   const bool finite = found[0].item<float>() == 0;
   if (finite) optimizer.step();
-  progress.stage = Stage::stepped;
-  return finite;
+  return Stepped(finite);
 }
 
 void GradScaler::update(std::optional<double> new_scale) {

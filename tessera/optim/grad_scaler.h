@@ -5,8 +5,8 @@
 //   scaler.unscale_(optimizer);                   // only to see or clip
 //   clip_grad_norm_(model->parameters(), 1.0);    // the true gradients
 //   scaler.step(optimizer);  // nothing, if a gradient is infinite or NaN
-//   scaler.update();         // then a smaller scale; a larger one in good
-//   times optimizer.zero_grad();
+//   scaler.update();         // smaller then; larger in good times
+//   optimizer.zero_grad();
 //
 // Names, defaults and order of calls are those of `torch.amp.GradScaler`. All
 // ranks decide alike: whether any gradient is not finite is one all-reduce over
@@ -14,7 +14,9 @@
 // optimizer's parameters are cut over several). Plain parameters are looked at,
 // too. So every rank makes the same calls in the same order.
 //
-// `step` waits for the device, to know whether to step; nothing else does.
+// Nothing waits for the device around AdamW, which leaves a step out there: the
+// host goes on, and a CUDA graph may hold all of it. `step` of any other
+// optimizer waits, to know whether to step.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,6 +24,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 namespace tessera {
@@ -48,6 +51,20 @@ struct GradScalerState {
   bool operator==(const GradScalerState&) const = default;
 };
 
+/// Whether an optimizer stepped; the same on all ranks.
+class Stepped {
+ public:
+  explicit Stepped(bool stepped) : stepped_(stepped) {}
+  /// One number, 0 where it stepped.
+  explicit Stepped(at::Tensor skipped) : skipped_(std::move(skipped)) {}
+  /// Waits for the device, where that decided.
+  operator bool() const;
+
+ private:
+  bool stepped_ = true;
+  at::Tensor skipped_;
+};
+
 class GradScaler {
  public:
   /// Errors: InvalidArgument for an option out of range.
@@ -71,12 +88,15 @@ class GradScaler {
   void unscale_(torch::optim::Optimizer& optimizer);
 
   /// `unscale_` unless done, then `optimizer.step()` unless a gradient is not
-  /// finite on some rank. Waits for the device.
+  /// finite on some rank. AdamW steps by `step_unless`, and nothing waits for
+  /// the device; but on a rank where no parameter has a gradient, and with
+  /// parameters on the CPU whose losses are on a GPU, it waits, as with every
+  /// other optimizer.
   ///
-  /// Returns: whether the optimizer stepped; equal on all ranks.
   /// Errors:  InvalidState when called twice without `update`, and when no
-  ///          parameter of the optimizer has a gradient; those of `unscale_`.
-  bool step(torch::optim::Optimizer& optimizer);
+  ///          parameter of the optimizer has a gradient on any rank; those of
+  ///          `unscale_`.
+  Stepped step(torch::optim::Optimizer& optimizer);
 
   /// Ends the step of all optimizers: the scale times backoff_factor if any had
   /// a gradient that is not finite, times growth_factor after growth_interval
@@ -115,6 +135,8 @@ class GradScaler {
 
   [[nodiscard]] Progress& progress_of(const torch::optim::Optimizer& optimizer);
   void require_scale(const char* who) const;
+  static Stepped step_on_host(torch::optim::Optimizer& optimizer,
+                              const at::Tensor& of_all_ranks);
   void set_options(const GradScalerOptions& options);
 
   GradScalerOptions options_;

@@ -7,12 +7,14 @@
 
 #include <cmath>
 #include <limits>
+#include <memory>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "tessera/base/error.h"
 #include "tessera/checkpoint/checkpoint.h"
+#include "tessera/optim/adamw.h"
 #include "tessera/state/scaler_state.h"
 #include "tests/support/temporary_folder.h"
 
@@ -158,6 +160,79 @@ TEST(GradScaler, OneOptimizersOverflowLeavesTheOtherItsStepAndBacksOffOnce) {
   }
 }
 
+thread_local int numbers_read = 0;
+thread_local int fused_updates = 0;  // under way
+
+std::unique_ptr<at::ObserverContext> note_start(
+    const at::RecordFunction& function) {
+  const std::string name = function.name();
+  if (name == "aten::_fused_adamw_") ++fused_updates;
+  if (name == "aten::_local_scalar_dense" && !fused_updates) ++numbers_read;
+  return nullptr;
+}
+
+void note_end(const at::RecordFunction& function, at::ObserverContext*) {
+  if (std::string(function.name()) == "aten::_fused_adamw_") --fused_updates;
+}
+
+/// Counts what would wait for a GPU: numbers that the host reads. The fused
+/// update of the CPU reads whether to skip; that of a GPU does so there.
+template <class Body>
+int numbers_read_by(Body&& body) {
+  numbers_read = 0;
+  const auto handle = at::addThreadLocalCallback(
+      at::RecordFunctionCallback(note_start, note_end));
+  body();
+  at::removeCallback(handle);
+  return numbers_read;
+}
+
+TEST(GradScaler, AStepOfAdamWReadsNothingOnTheHost) {
+  const at::Tensor p = torch::ones({4}).set_requires_grad(true);
+  AdamW fused({p}, torch::optim::AdamWOptions(0.1));
+  torch::optim::SGD stock({p}, 0.1);
+  GradScaler scaler;
+  const auto step = [&](torch::optim::Optimizer& optimizer) {
+    scaler.scale(p.sum()).backward();
+    scaler.unscale_(optimizer);
+    const int numbers = numbers_read_by([&] { scaler.step(optimizer); });
+    scaler.update();
+    optimizer.zero_grad();
+    return numbers;
+  };
+  EXPECT_EQ(step(fused), 0);
+  EXPECT_GT(step(stock), 0);
+}
+
+TEST(GradScaler, AdamWsSkippedStepLeavesWeightsMomentsAndCount) {
+  const at::Tensor p = torch::ones({4}).set_requires_grad(true);
+  const at::Tensor q = torch::ones({4}).set_requires_grad(true);
+  AdamW scaled({p}, torch::optim::AdamWOptions(0.1).weight_decay(0.5));
+  AdamW plain({q}, torch::optim::AdamWOptions(0.1).weight_decay(0.5));
+  GradScaler scaler({.init_scale = 64, .growth_interval = 2});
+  for (int step = 0; step < 5; ++step) {
+    scaler.scale((p * (step + 1)).sum()).backward();
+    const bool bad = step == 0 || step == 3;  // the first: no state yet
+    if (bad) p.mutable_grad()[1] = step == 0 ? kInfinity : NAN;
+    EXPECT_EQ(scaler.step(scaled), !bad) << step;
+    scaler.update();
+    scaled.zero_grad();
+    if (!bad) {
+      (q * (step + 1)).sum().backward();
+      plain.step();
+      plain.zero_grad();
+    }
+    EXPECT_TRUE(torch::equal(p, q)) << step;
+    if (step == 0) continue;
+    const ParameterState got = scaled.state_of(p);
+    const ParameterState want = plain.state_of(q);
+    EXPECT_TRUE(torch::equal(got.step, want.step)) << step;
+    EXPECT_TRUE(torch::equal(got.exp_avg, want.exp_avg)) << step;
+    EXPECT_TRUE(torch::equal(got.exp_avg_sq, want.exp_avg_sq)) << step;
+  }
+  EXPECT_EQ(scaler.get_scale(), 32);  // halved, doubled, halved
+}
+
 TEST(GradScaler, CallsInTheWrongOrderAreErrors) {
   Model model;
   GradScaler scaler;
@@ -185,6 +260,9 @@ TEST(GradScaler, AStepWithoutAnyGradientIsAnError) {
   GradScaler scaler;
   (void)scaler.scale(torch::ones({}));
   expect_error<InvalidState>([&] { scaler.step(model.optimizer); },
+                             "none of whose parameters has a gradient");
+  AdamW fused({model.p}, torch::optim::AdamWOptions(0.1));
+  expect_error<InvalidState>([&] { scaler.step(fused); },
                              "none of whose parameters has a gradient");
 }
 
