@@ -30,6 +30,11 @@ FSDP2 2.11 is not asked for what it is known to do wrong:
   - a unit wholly frozen at its first use and unfrozen later, under a policy;
   - a unit that has never run, under a policy with a reduce_dtype of its own, makes
     backward without synchronisation raise;
+  - a matrix that is frozen between steps inside a recomputed block: the next forward
+    still takes it for trained, the second run does not, multiplies otherwise, and
+    raises;
+  - it clips no ignored parameter together with shards: one that is frozen at first
+    and unfrozen later raises;
   - the largest gradient as norm, where a rank owns nothing of a parameter: fsdp2.py
     takes that norm by hand.
 
@@ -332,6 +337,20 @@ def reason_against_fsdp2(case, units, policy):
                 None, case["units"][i]["param_dtype"])
             for i in never_run(case["model"], units)):
         return "a unit that never runs, without sync under a policy"
+    if case["max_norm"] is not None and any(
+            on and is_below(name, [prefix]) and is_below(name, case["ignored"])
+            for _, prefix, on in case["freezing"]
+            for name in parameters(case["model"])):
+        return "clips gradients of ignored parameters with those of shards"
+    recomputed = [path for path, node in walk(case["model"])
+                  if node.get("recompute")]
+    products = [path for path, node in walk(case["model"])
+                if node["type"] in ("linear", "attention", "swiglu")
+                and not node.get("bias") and is_below(path, recomputed)]
+    if any(not on and is_below(name, [prefix]) and is_below(name, products)
+           for _, prefix, on in case["freezing"]
+           for name in parameters(case["model"])):
+        return "a matrix frozen between steps inside a recomputed block"
     sizes = parameters(case["model"])
     if any(dim > 0 and sizes[name][dim] % case["mesh"][-1]
            for name, dim in case["placements"].items()):

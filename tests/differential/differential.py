@@ -5,7 +5,7 @@ LibTorch, and prints in which they are not the same.
     differential.py PROGRAM --first 17 --count 1 --show    the case too
 
 cases.py says what a case is. Exit code 1 when a case has findings. Seeds 20000 to
-22199 have been run, beside the 200 of test_differential.py.
+25199 have been run, beside the 200 of test_differential.py.
 """
 import argparse
 import json
@@ -55,9 +55,10 @@ def settle(program, case, outcomes, deadline_s):
     found = findings(case, outcomes)
     if not found or not compare.may_be_rounding(case, outcomes):
         return found
-    for finer, near in compare.FINER:
+    apart = compare.furthest(outcomes["tessera"], outcomes["plain"])
+    for finer, near, share in compare.FINER:
         again = train(program, [finer(case)], deadline_s)[case["seed"]]
-        if not compare.agrees(again, near):
+        if not compare.agrees(again, near, share, apart):
             return found
     print(f"seed {case['seed']}: rounding that the model blows up, for it "
           f"agrees in fp64: {'; '.join(found)}", flush=True)

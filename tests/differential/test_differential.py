@@ -73,6 +73,20 @@ class Differential(unittest.TestCase):
         self.assertFalse(findings_if_off_by(1.001))
         self.assertTrue(findings_if_off_by(1.1))  # not even asked for
 
+    def test_a_failure_is_never_taken_for_rounding(self):
+        case = next(case for case in self.cases if compare.may_be_rounding(
+            case, self.outcomes[case["seed"]]))
+        for who in "tessera", "fsdp2", "plain":
+            outcomes = dict(self.outcomes[case["seed"]])
+            outcomes[who] = {"error": "cannot"}
+            self.assertFalse(compare.may_be_rounding(case, outcomes), who)
+
+    def test_fsdp2_is_not_asked_for_what_it_was_seen_to_refuse(self):
+        for seed, reason in ((22832, "clips gradients of ignored"),
+                             (24509, "inside a recomputed block"),
+                             (23599, "inside a recomputed block")):
+            self.assertIn(reason, cases.make_case(seed)["without_fsdp2"])
+
 
 if __name__ == "__main__":
     PROGRAM = sys.argv[1]
