@@ -118,9 +118,9 @@ void ThreadGroup::run_rank(size_t rank, Body call, void* body) {
 
 void ThreadGroup::supervise() {
   const auto patience = std::max<milliseconds>(3 * timeout_, kShortestHang);
+  std::unique_lock lock(mutex_);
   auto last_progress = Clock::now();
   uint64_t seen = progress();
-  std::unique_lock lock(mutex_);
   while (!changed_.wait_for(lock, 100ms, [&] {
     return std::all_of(ranks_.begin(), ranks_.end(),
                        [](const Rank& rank) { return rank.ended; });
