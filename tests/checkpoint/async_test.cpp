@@ -15,8 +15,7 @@ using testing::message_of;
 using testing::TemporaryFolder;
 using namespace std::chrono_literals;
 
-TEST(AsyncSaver, SavesWhatTheStateWasWhenItWasCalled) {
-  const TemporaryFolder folder;
+void save_while_training(const TemporaryFolder& folder, Staging staging) {
   run_ranks(
       2,
       [&](const World& world) {
@@ -24,14 +23,20 @@ TEST(AsyncSaver, SavesWhatTheStateWasWhenItWasCalled) {
         trained.step(0);
         const State state = state_of(*trained.block, *trained.optimizer);
         save(folder / "expected", state);
-        AsyncSaver saver({.world = world});
+        AsyncSaver saver({.world = world}, staging);
         for (int step = 1; step < 6; ++step) {  // each waits for the one before
           saver.save(folder / str("step-", step), state);
+          saver.before_change();
           trained.step(step);
         }
         saver.wait();
       },
       30s);
+}
+
+TEST(AsyncSaver, SavesWhatTheStateWasWhenItWasCalled) {
+  const TemporaryFolder folder;
+  save_while_training(folder, Staging::before_later_work);
   EXPECT_EQ(difference(folder / "expected", folder / "step-1"), "");
   EXPECT_NE(difference(folder / "expected", folder / "step-2"), "");
   EXPECT_EQ(latest(folder.path()), folder / "step-5");
@@ -40,6 +45,42 @@ TEST(AsyncSaver, SavesWhatTheStateWasWhenItWasCalled) {
       local_storage()->list(folder / "step-5"),
       (std::vector<std::string>{".metadata", "__0_0.distcp", "__1_0.distcp",
                                 "tessera_checksums.json"}));
+}
+
+TEST(AsyncSaver, SavesTheSameBesideSteps) {
+  const TemporaryFolder folder;
+  const TemporaryFolder other;
+  save_while_training(folder, Staging::before_later_work);
+  save_while_training(other, Staging::beside_steps);
+  EXPECT_EQ(difference(folder / "step-5", other / "step-5"), "");
+}
+
+TEST(HostCopy, HoldsTensorsOfAnyDtypeAndStridesAsTheyWere) {
+  const std::vector<at::Tensor> sources = {
+      torch::rand({3, 5}), torch::rand({7, 2}, torch::kDouble).t(),
+      torch::tensor(true), torch::rand({0, 4}),
+      torch::rand({3, 2, 1}).to(torch::kBFloat16).expand({3, 2, 6})};
+  std::vector<at::Tensor> expected;
+  for (const at::Tensor& source : sources) expected.push_back(source.clone());
+  HostCopy memory;
+  const std::vector<at::Tensor> copies = memory.begin(sources);
+  memory.wait();
+  sources[0].zero_();
+  ASSERT_EQ(copies.size(), sources.size());
+  for (size_t i = 0; i < copies.size(); ++i) {
+    EXPECT_TRUE(copies[i].is_contiguous()) << i;
+    EXPECT_EQ(copies[i].scalar_type(), expected[i].scalar_type()) << i;
+    EXPECT_TRUE(torch::equal(copies[i], expected[i])) << i;
+  }
+}
+
+TEST(HostCopy, KeepsItsMemoryForTheNextOne) {
+  HostCopy memory;
+  const void* first = memory.begin({torch::rand(1000)})[0].const_data_ptr();
+  EXPECT_EQ(memory.begin({torch::rand({20, 50})})[0].const_data_ptr(), first);
+  EXPECT_EQ(memory.begin({torch::rand(7)})[0].const_data_ptr(), first);
+  const auto larger = memory.begin({torch::ones(70), torch::ones(5000)});
+  EXPECT_EQ(larger[1].sum().item<float>(), 5000);
 }
 
 TEST(AsyncSaver, FailsOnEveryRankTheSameAtTheNextCall) {

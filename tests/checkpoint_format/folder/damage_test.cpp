@@ -48,11 +48,34 @@ TEST_F(Damage, ACutFileIsNamedBeforeAnythingIsLoaded) {
   }
 }
 
-TEST_F(Damage, SwappedFilesAreFound) {
-  const std::string first = read_bytes(file("__0_0.distcp"));
-  write_bytes(file("__0_0.distcp"), read_bytes(file("__1_0.distcp")));
-  write_bytes(file("__1_0.distcp"), first);
-  EXPECT_NE(compare_small(path_, state_), "");
+void swap_files(const std::string& one, const std::string& other) {
+  const std::string bytes = read_bytes(one);
+  write_bytes(one, read_bytes(other));
+  write_bytes(other, bytes);
+}
+
+TEST_F(Damage, SwappedFilesOfOtherSizesAreFoundBeforeAnythingIsLoaded) {
+  swap_files(file("__0_0.distcp"), file("__1_0.distcp"));
+  const std::string error = testing::message_of<CheckpointError>(
+      [&] { CheckpointReader reader(path_); });
+  EXPECT_NE(error.find("or not the one that belongs here"), std::string::npos)
+      << error;
+}
+
+// Each is whole in itself: only the checksums know which one it was.
+TEST_F(Damage, AFileOfAnotherSaveIsFoundByVerify) {
+  const std::string path = folder_ / "step-2";
+  for (const int save : {0, 1}) {
+    save_small(path + str("-", save), {}, {.rows = 4, .factor = save + 1});
+  }
+  const std::string name = path + "-0/__0_0.distcp";
+  write_bytes(name, read_bytes(path + "-1/__0_0.distcp"));
+  const CheckpointReader reader(path + "-0");
+  const std::string error =
+      testing::message_of<CheckpointError>([&] { (void)reader.verify(); });
+  EXPECT_NE(error.find(str("'", name, "' does not fit its checksum")),
+            std::string::npos)
+      << error;
 }
 
 TEST_F(Damage, MetadataOfAnotherSaveIsFound) {

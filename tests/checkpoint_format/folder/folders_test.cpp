@@ -51,14 +51,16 @@ TEST(Folders, RetentionKeepsTheLastAndEveryNth) {
 
 TEST(Folders, PruneRemovesWhatRetentionLetsGoAndNothingElse) {
   const TemporaryFolder folder;
-  for (const char* name : {"step-1", "step-2", "step-3", "best"}) {
+  for (const char* name : {"step-1", "step-2", "step-3", "step-5", "best"}) {
     save_small(folder / name, {}, {});
   }
   std::filesystem::create_directory(folder / "step-4");  // no checkpoint
+  testing::write_bytes(folder / "step-5/__0_0.distcp", "cut");
   EXPECT_EQ(prune(folder.path(), {.keep_latest = 2}),
             std::vector<std::string>{folder / "step-1"});
   EXPECT_EQ(local_storage()->list(folder.path()),
-            (std::vector<std::string>{"best", "step-2", "step-3", "step-4"}));
+            (std::vector<std::string>{"best", "step-2", "step-3", "step-4",
+                                      "step-5"}));
 }
 
 }  // namespace
