@@ -16,6 +16,8 @@ using torch::Tensor;
 /// A model that maps tokens [batch, seq] to logits [batch, seq, kVocab].
 struct Model : nn::Module {
   virtual Tensor forward(Tensor tokens) = 0;
+  /// The mean loss of these targets, [batch, seq].
+  virtual Tensor loss(const Tensor& tokens, const Tensor& targets);
   /// The modules to be sharded before the root, bottom-up.
   virtual std::vector<nn::Module*> units() = 0;
   /// Called when backward reaches a block, in models that say so.
@@ -31,6 +33,12 @@ struct Model : nn::Module {
 
 inline constexpr int64_t kVocab = 53;  // prime: no world size divides it
 inline constexpr int64_t kSeq = 7;
+
+inline Tensor Model::loss(const Tensor& tokens, const Tensor& targets) {
+  return nn::functional::cross_entropy(
+      forward(tokens).reshape({-1, kVocab}).to(torch::kFloat),
+      targets.reshape({-1}));
+}
 
 struct MlpBlockImpl : nn::Module {
   nn::LayerNorm norm;

@@ -1,11 +1,13 @@
 #include "tests/agreement/train.h"
 
+#include <cmath>
 #include <mutex>
 
 #include "tessera/mesh/device_mesh.h"
 #include "tessera/module/on_meta.h"
 #include "tessera/optim/adamw.h"
 #include "tessera/optim/clip_grad_norm.h"
+#include "tessera/optim/grad_scaler.h"
 #include "tessera/shard/context.h"
 #include "tessera/shard/find_units.h"
 #include "tessera/shard/full_parameters.h"
@@ -85,10 +87,7 @@ class Data {
 
 Tensor loss_of(const Job& job, Model& model, Data& data) {
   const auto [input, target] = data.next();
-  const Tensor logits = model.forward(input.to(job.device));
-  return nn::functional::cross_entropy(
-             logits.reshape({-1, kVocab}).to(torch::kFloat),
-             target.reshape({-1}).to(job.device)) /
+  return model.loss(input.to(job.device), target.to(job.device)) /
          job.accumulate;
 }
 
@@ -129,6 +128,7 @@ void shard(const Job& job, Model& model, const tessera::DeviceMesh& mesh) {
                             .reshard_after_forward = job.reshard,
                             .shard_placement_fn = placement,
                             .offload_policy = job.offload,
+                            .gather_transform = job.gather_transform,
                             .debug = tessera::Debug::poison_memory};
   if (job.param_dtype) {
     options.mp_policy = {.param_dtype = job.param_dtype,
@@ -151,6 +151,40 @@ void accumulate(const Job& job, Model& model, bool last) {
         model, last ? tessera::AllReduce::on : tessera::AllReduce::off);
   }
 }
+
+/// One optimizer step, through a GradScaler where the job says so.
+class Update {
+ public:
+  Update(const Job& job, const World& world, Model& model)
+      : job_(job),
+        world_(world),
+        optimizer_(make_optimizer(job, model)),
+        scaler_({.init_scale = 1024,
+                 .scaling = job.overflow_at ? tessera::Scaling::on
+                                            : tessera::Scaling::off}) {}
+
+  void backward(const Tensor& loss, int step) {
+    const bool spoilt =
+        step == job_.overflow_at && world_.rank() == world_.size() - 1;
+    const Tensor scaled = scaler_.scale(loss);
+    (spoilt ? scaled * INFINITY : scaled).backward();
+  }
+
+  /// Gradients as they are without a scale.
+  void unscale() { scaler_.unscale_(*optimizer_); }
+
+  void step() {
+    scaler_.step(*optimizer_);
+    scaler_.update();
+    optimizer_->zero_grad();
+  }
+
+ private:
+  const Job& job_;
+  const World& world_;
+  std::unique_ptr<torch::optim::Optimizer> optimizer_;
+  tessera::GradScaler scaler_;
+};
 
 void report_units(Model& model, Outcome& outcome) {
   for (const auto& unit : tessera::units_below(model)) {
@@ -177,7 +211,11 @@ std::string Job::describe() const {
       spread == Spread::replicate ? ", replicate" : "", ", accumulate ",
       accumulate,
       accumulate_by == Accumulate::without_all_reduce ? " without all-reduce"
-                                                      : "");
+                                                      : "",
+      clip ? ", clipped" : "", param_dtype ? ", " : "",
+      param_dtype ? c10::toString(*param_dtype) : "",
+      gather_transform ? ", float8 gathers" : "",
+      overflow_at ? ", scaled, an overflow" : "");
 }
 
 Outcome train_plain(const Job& job) {
@@ -202,7 +240,7 @@ Outcome train_plain(const Job& job) {
       outcome.norms.push_back(
           nn::utils::clip_grad_norm_(distinct_parameters(*model), *job.clip));
     }
-    optimizer->step();
+    if (step != job.overflow_at) optimizer->step();
     optimizer->zero_grad();
   }
   record_weights(*model, outcome);
@@ -215,7 +253,7 @@ Outcome train_sharded(const Job& job, const tessera::DeviceMesh& mesh) {
   shard(job, *model, mesh);
   if (job.build == Build::meta) tessera::materialize(*model, {.seed = kSeed});
   tessera::set_reshard_after_backward(*model, job.after_backward);
-  const auto optimizer = make_optimizer(job, *model);
+  Update update(job, world, *model);
   Data data(world.rank(), world.size());
   Outcome outcome;
   model->on_block_backward = [&] {
@@ -230,9 +268,10 @@ Outcome train_sharded(const Job& job, const tessera::DeviceMesh& mesh) {
       const bool last = micro + 1 == job.accumulate;
       accumulate(job, *model, last);
       const Tensor one = loss_of(job, *model, data);
-      one.backward();
+      update.backward(one, step);
       loss += one.item<double>();
     }
+    update.unscale();
     outcome.losses.push_back(
         mean_over_ranks(world, tessera::str("loss ", step), loss));
     if (job.clip) {
@@ -240,8 +279,7 @@ Outcome train_sharded(const Job& job, const tessera::DeviceMesh& mesh) {
           tessera::clip_grad_norm_(model->parameters(), *job.clip)
               .item<double>());
     }
-    optimizer->step();
-    optimizer->zero_grad();
+    update.step();
   }
   report_units(*model, outcome);
   tessera::FullParameters whole(*model, tessera::Write::discard);

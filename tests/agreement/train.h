@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -36,6 +37,10 @@ struct Job {
   int steps = 4;
   std::optional<double> clip = {};
   std::optional<c10::ScalarType> param_dtype = {};
+  std::shared_ptr<tessera::GatherTransform> gather_transform = {};
+  // Sharded training is scaled by a GradScaler, and in this step the last
+  // rank's loss is infinite: no training takes it.
+  std::optional<int> overflow_at = {};
   c10::Device device = c10::kCPU;
 
   [[nodiscard]] std::string describe() const;
