@@ -291,16 +291,25 @@ TEST_F(BackwardStepping, RefusesABackwardThatNeedsASteppedUnitAgain) {
 
 TEST_F(BackwardStepping, LeavesGradientsToHooksFirst) {
   on_ranks(2, [&](const World& world) {
+    int num_sums = 0;
+    int num_gradients = 0;
     const auto make = [&] {
       Model model = sharded_chain(world);
-      set_all_reduce_hook(*as_chain(*model).b,
-                          [](const Tensor& sum) { sum.mul_(0.5); });
+      set_all_reduce_hook(*as_chain(*model).b, [&](const Tensor& sum) {
+        ++num_sums;
+        sum.mul_(0.5);
+      });
       for (Tensor& shard : as_chain(*model).c->parameters()) {
-        shard.register_hook([](const Tensor& grad) { return grad * 2; });
+        shard.register_hook([&](const Tensor& grad) {
+          ++num_gradients;
+          return grad * 2;
+        });
       }
       return model;
     };
     expect_no_difference(world, make, chain_loss);
+    EXPECT_EQ(num_sums, 2 * 4);           // both ways, each step
+    EXPECT_EQ(num_gradients, 2 * 4 * 2);  // of weight and bias
   });
 }
 
@@ -338,30 +347,46 @@ TEST_F(BackwardStepping, IsRefusedByWhatNeedsAllGradientsFirst) {
   });
 }
 
+enum class Batch { good, fails_in_backward, left_out };
+
+void train_one(const World& world, nn::Module& model, int step, Batch batch) {
+  if (batch == Batch::left_out) return;
+  auto& chain = as_chain(model);
+  const Tensor hidden =
+      chain.a(input({world.rank(), step, 1}).requires_grad_());
+  if (batch == Batch::fails_in_backward) {
+    hidden.register_hook([](const Tensor&) -> Tensor {
+      throw std::runtime_error("a bad hook");
+    });
+  }
+  const Tensor loss = square_loss(chain.c(chain.b(hidden)));
+  if (batch == Batch::fails_in_backward) {
+    EXPECT_ANY_THROW(loss.backward());
+  } else {
+    loss.backward();
+  }
+  for (const Tensor& shard : model.parameters()) {
+    EXPECT_FALSE(shard.grad().defined());
+  }
+}
+
+// The first backward steps at its end, so what has arrived by the failure is
+// lost, like the batch.
 TEST_F(BackwardStepping, GoesOnAfterABackwardThatFailed) {
   on_ranks(2, [&](const World& world) {
-    Model model = sharded_chain(world);
-    AdamW optimizer = make_adamw(*model);
-    put_in_backward(*model, optimizer);
-    for (int step = 0; step < 4; ++step) {
-      const Tensor x = input({world.rank(), step, 1}).requires_grad_();
-      const Tensor hidden = as_chain(*model).a(x);
-      if (step == 2) {
-        hidden.register_hook([](const Tensor&) -> Tensor {
-          throw std::runtime_error("a bad hook");
-        });
-      }
-      const Tensor loss =
-          square_loss(as_chain(*model).c(as_chain(*model).b(hidden)));
-      if (step == 2) {
-        EXPECT_ANY_THROW(loss.backward());
-      } else {
-        loss.backward();
-      }
-      for (const Tensor& shard : model->parameters()) {
-        EXPECT_FALSE(shard.grad().defined());
-      }
+    std::vector<Tensors> weights;
+    for (const Batch first : {Batch::fails_in_backward, Batch::left_out}) {
+      Model model = sharded_chain(world);
+      AdamW optimizer = make_adamw(*model);
+      put_in_backward(*model, optimizer);
+      train_one(world, *model, 0, first);
+      train_one(world, *model, 1, Batch::good);
+      train_one(world, *model, 2, Batch::good);
+      weights.push_back(full_weights(*model));
+      train_one(world, *model, 3, Batch::fails_in_backward);
+      train_one(world, *model, 4, Batch::good);
     }
+    expect_same(weights[0], weights[1]);
   });
 }
 

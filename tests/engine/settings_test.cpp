@@ -38,6 +38,10 @@ TEST_F(Settings, ReshardAfterForwardCanBeChangedBetweenSteps) {
     loss_of(world, *model).backward();
     EXPECT_EQ(gathers(*model, "a"), 2);
     EXPECT_EQ(gathers(*model, "b"), 1);
+    set_reshard_after_forward(*model, Reshard::always, Recurse::no);
+    reset_counts(*model);
+    loss_of(world, *model).backward();
+    EXPECT_EQ(gathers(*model, "b"), 1) << "the root's setting is its own";
   });
 }
 
