@@ -164,6 +164,23 @@ TEST_F(WrongInFsdp2, RecomputeAroundAMixedPrecisionUnitTakesFloatInputs) {
   });
 }
 
+// There: the forward after a freeze still takes the matrix for trained, the
+// second run does not and multiplies otherwise, and backward raises.
+TEST_F(WrongInFsdp2, AMatrixFrozenBetweenStepsIsRecomputedAsItWasComputed) {
+  const Loss loss = [](nn::Module& module, const Turn& turn) {
+    auto& net = as_net(module);
+    const auto product = [&](const Tensor& x) {
+      return torch::matmul(x.unsqueeze(0), net.b->f->weight.t()).squeeze(0);
+    };
+    return square_loss(net.c(recompute(product, net.a(input(turn)))));
+  };
+  test::Setup setup{.units = kUnits, .steps = 4};
+  setup.before = [](nn::Module& module, int step) {
+    as_net(module).b->f->weight.set_requires_grad(step % 2 == 0);
+  };
+  expect_agreement(make_net, loss, setup);
+}
+
 // There: at a world size of 1 even the first forward raises, at others the
 // first training step after it.
 TEST_F(WrongInFsdp2, AFirstUseInInferenceModeIsRightAndTrainsAfterwards) {
