@@ -59,6 +59,8 @@ void add_sharding_options(CLI::App& app, Options& options) {
   app.add_option("--prefetch", options.prefetch,
                  "units whose gathers are started ahead")
       ->check(CLI::NonNegativeNumber);
+  app.add_flag("--gather-copy", options.gather_copy,
+               "keep the shards in the compute dtype, too");
   app.add_flag_callback(
       "--graph", [&] { options.issue = Issue::graph; },
       "the whole step as one CUDA graph; wants --warmup 4 or more");

@@ -36,6 +36,7 @@ struct Options {
   bool float8 = false;   // gathers
   Stepping stepping = Stepping::clipped;
   std::optional<size_t> prefetch;  // units gathered ahead
+  bool gather_copy = false;        // shards kept in the compute dtype, too
   bool same_start = false;         // weights by name, as the peer's
   std::string trace;  // file for a Kineto trace of three more steps; or none
   Issue issue = Issue::eager;

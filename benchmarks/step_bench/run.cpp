@@ -98,6 +98,7 @@ LanguageModelPtr sharded_model(const Options& options,
                        .axes = {"dp_replicate", "dp_shard"}});
   }
   how.prefetch = options.prefetch;
+  if (options.gather_copy) how.gather_copy = tessera::GatherCopy::kept;
   if (options.offload) how.offload_policy = tessera::CPUOffloadPolicy{};
   if (options.float8) how.gather_transform = tessera::float8_gather();
   for (auto* unit : model->units()) tessera::fully_shard(*unit, how);
@@ -207,9 +208,11 @@ class Bench {
       loss.backward();
     }
     if (options_.stepping == Stepping::clipped) {
-      tessera::clip_grad_norm_(model_->parameters(), 1.0);
+      const auto norm = tessera::get_total_norm(model_->parameters());
+      optimizer_.step_clipped(norm, 1.0);
+    } else {
+      optimizer_.step();
     }
-    optimizer_.step();
     optimizer_.zero_grad();
     return loss.detach();
   }
@@ -274,6 +277,7 @@ nlohmann::ordered_json Bench::report() const {
       {"replicas", options_.replicas},
       {"float8", options_.float8},
       {"prefetch", nullptr},
+      {"gather_copy", options_.gather_copy},
       {"step_in_backward", options_.stepping == Stepping::in_backward}};
   for (const auto& loss : losses_) {
     out["losses"].push_back(rounded(loss.item<double>(), 6));

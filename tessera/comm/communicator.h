@@ -20,6 +20,8 @@
 #include <string_view>
 #include <vector>
 
+#include "tessera/comm/deferred_checks.h"
+
 namespace tessera {
 
 class CollectiveLog;
@@ -117,6 +119,14 @@ class Communicator {
   /// backend: for set-up and error reports, not for training steps.
   [[nodiscard]] virtual std::vector<std::string> exchange(
       std::string_view bytes, const CallLabel& label) = 0;
+
+  /// Has `check` run by `run_due_checks`, and before this rank next meets
+  /// others through the store (exchange, barrier, the end of the world), whose
+  /// caller then gets its error. It must not keep a communicator alive.
+  virtual void check_later(DeferredCheck check) = 0;
+  /// Runs what `check_later` was given and is ready. Errors: those of the
+  /// checks.
+  virtual void run_due_checks() = 0;
 };
 
 }  // namespace tessera

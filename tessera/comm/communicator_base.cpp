@@ -40,6 +40,12 @@ void CommunicatorBase::barrier(const CallLabel& label) {
                [&] { rendezvous_.barrier("barrier"); });
 }
 
+void CommunicatorBase::check_later(DeferredCheck check) {
+  world_->deferred.add(std::move(check));
+}
+
+void CommunicatorBase::run_due_checks() { world_->deferred.run_due(); }
+
 std::vector<std::string> CommunicatorBase::exchange(std::string_view bytes,
                                                     const CallLabel& label) {
   return world_->meet(name_, "exchange", label,

@@ -27,6 +27,8 @@ class CommunicatorBase : public Communicator {
   void barrier(const CallLabel& label) override;
   [[nodiscard]] std::vector<std::string> exchange(
       std::string_view bytes, const CallLabel& label) override;
+  void check_later(DeferredCheck check) override;
+  void run_due_checks() override;
 
  protected:
   [[nodiscard]] const std::shared_ptr<World::State>& world() const {

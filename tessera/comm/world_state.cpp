@@ -68,6 +68,7 @@ World::State::State(WorldPlace place, c10::intrusive_ptr<c10d::Store> store,
 
 World::State::~State() {
   if (std::uncaught_exceptions() > 0) fail("it left its World by an exception");
+  run_last_checks();
   try {
     if (!failed_) say_goodbye();
   } catch (const std::exception& error) {
@@ -176,6 +177,17 @@ bool World::State::has_peer(const std::string& communicator, int rank) {
   return std::any_of(first, last, [&](const auto& group) {
     return std::count(group.second.begin(), group.second.end(), rank) > 0;
   });
+}
+
+// Here is nobody to throw to: the log has it, and the other ranks.
+void World::State::run_last_checks() noexcept {
+  if (failed_) return;
+  try {
+    deferred.run_all();
+  } catch (const std::exception& error) {
+    log_error("at the end of the world: ", error.what());
+    fail(error.what());
+  }
 }
 
 void World::State::say_goodbye() {

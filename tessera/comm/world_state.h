@@ -19,6 +19,7 @@
 #include "tessera/comm/backend_factory.h"
 #include "tessera/comm/collective_check.h"
 #include "tessera/comm/collective_log.h"
+#include "tessera/comm/deferred_checks.h"
 #include "tessera/comm/group_names.h"
 #include "tessera/comm/rendezvous.h"
 #include "tessera/comm/replayed_calls.h"
@@ -54,6 +55,7 @@ struct World::State {
   CollectiveLog log;
   TransferRegistry transfers;
   ReplayedCalls replayed;
+  DeferredChecks deferred;
   std::atomic<int64_t> next_id = 0;
   GroupNames group_names;
 
@@ -88,8 +90,8 @@ struct World::State {
   /// The meeting point of all ranks.
   [[nodiscard]] Rendezvous& rendezvous() { return rendezvous_; }
 
-  /// Runs what meets the other ranks through the store, entered in the log.
-  /// Errors: as `raise`.
+  /// Runs what meets the other ranks through the store, entered in the log, and
+  /// before it the deferred checks. Errors: theirs, and as `raise`.
   template <class Body>
   auto meet(std::string_view communicator, std::string_view kind,
             const CallLabel& label, Body&& body);
@@ -122,6 +124,7 @@ struct World::State {
 
  private:
   void abort() noexcept;
+  void run_last_checks() noexcept;
   /// On the watchdog's thread: a replay that hangs fails as a collective that
   /// the host waits for does.
   void look_at_replays();
@@ -157,6 +160,7 @@ struct World::State {
 template <class Body>
 auto World::State::meet(std::string_view communicator, std::string_view kind,
                         const CallLabel& label, Body&& body) {
+  deferred.run_all();
   const uint64_t sequence = log.enter_unhashed(communicator, kind, label);
   begin(sequence);
   log.wait(sequence);

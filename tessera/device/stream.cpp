@@ -39,6 +39,8 @@ void StreamEvent::synchronize() {
   if (event_) event_->synchronize();
 }
 
+bool StreamEvent::reached() const { return !event_ || event_->query(); }
+
 StreamScope::StreamScope(const c10::Stream& stream) {
   if (!stream.device().is_cpu()) guard_.emplace(stream);
 }

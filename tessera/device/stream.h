@@ -32,6 +32,8 @@ class StreamEvent {
   void block(const c10::Stream& stream);
   /// This thread waits for what was recorded; nothing if nothing was.
   void synchronize();
+  /// Whether what was recorded is through, or nothing was.
+  [[nodiscard]] bool reached() const;
 
  private:
   std::optional<c10::Event> event_;

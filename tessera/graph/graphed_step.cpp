@@ -79,9 +79,11 @@ TensorVector GraphedStep::operator()(const TensorVector& inputs) {
       capture();
     }
     if (graph_.captured()) {
+      refresh_copies(model_);
       mesh_.world().replayed().launch();
       graph_.replay();
       mark_changed(model_);
+      note_current(copies_);
     } else {
       run_eagerly();
     }
@@ -140,6 +142,7 @@ void GraphedStep::capture() {
     failure = error.what();
   }
   state_version_ = optimizer_.state_version();
+  copies_ = current_copies(model_);
   if (!all_captured(failure)) eager_for_good_ = true;
 }
 

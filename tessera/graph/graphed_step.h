@@ -42,6 +42,7 @@
 #include "tessera/mesh/device_mesh.h"
 #include "tessera/module/recompute.h"
 #include "tessera/optim/adamw.h"
+#include "tessera/shard/gather_copies.h"
 
 namespace tessera {
 
@@ -102,6 +103,7 @@ class GraphedStep {
   TensorVector outputs_;
   int num_eager_ = 0;
   bool eager_for_good_ = false;
+  FlatMasters copies_;  // that the captured step keeps current
   uint64_t state_version_ = 0;
 };
 

@@ -110,4 +110,22 @@ struct CrossEntropy {
 };
 void launch(const CrossEntropy& call, Stream stream);
 
+/// AdamW on floats; see adamw.h. `copy` is of the type `element`.
+struct AdamW {
+  Element element;
+  int64_t numel;
+  float* parameter;
+  const float* gradient;
+  float* exp_avg;
+  float* exp_avg_sq;
+  float* max_exp_avg_sq;  // null: no amsgrad
+  void* copy;             // null: none
+  const float* step;
+  const float* rate;
+  const float* skip;    // null: 0
+  const float* factor;  // null: 1
+  double beta1, beta2, eps, weight_decay;
+};
+void launch(const AdamW& call, Stream stream);
+
 }  // namespace tessera::cuda

@@ -9,6 +9,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/optim/adamw_checks.h"
+#include "tessera/optim/clip_grad_norm.h"
 #include "tessera/optim/flat_runs.h"
 #include "tessera/optim/fused_update.h"
 
@@ -40,24 +41,6 @@ size_t index_in(std::vector<StepHandle>& counts, const StepHandle& count) {
 void bump_version(const at::Tensor& parameter) {
   if (parameter.is_inference()) return;
   parameter.unsafeGetTensorImpl()->bump_version();
-}
-
-void copy_into(const at::Tensor& to, const at::Tensor& from, const char* what,
-               const at::Tensor& parameter) {
-  require<InvalidArgument>(
-      to.defined() == from.defined() &&
-          (!to.defined() || to.sizes() == from.sizes()),
-      [&] {
-        auto shape = [](const at::Tensor& t) {
-          return t.defined() ? tessera::str(t.sizes()) : std::string("none");
-        };
-        return str("AdamW: ", what, " of ", adamw::name_of(parameter),
-                   " must be ", shape(to), " here, but the given state has ",
-                   shape(from),
-                   ". State saved by rank loads at the same number of ranks "
-                   "and with the same amsgrad only.");
-      });
-  if (to.defined()) to.copy_(from);
 }
 
 }  // namespace
@@ -166,20 +149,32 @@ void AdamW::step_only(const std::vector<at::Tensor>& parameters) {
   step_these(&chosen, {});
 }
 
-void AdamW::step_these(const Chosen* chosen, const at::Tensor& skip) {
+void AdamW::step_clipped(const at::Tensor& total_norm, double max_norm,
+                         const at::Tensor& skip) {
+  at::NoGradGuard no_grad;
+  step_these(nullptr,
+             {skip, clip_factor(total_norm, max_norm, "AdamW::step_clipped")});
+}
+
+void AdamW::step_these(const Chosen* chosen, const UpdateTerms& terms) {
   at::NoGradGuard no_grad;
   ++round_;
   std::vector<std::vector<Member>> members;
   std::vector<Stepper> steppers;
+  KeptCopies copies;
   for (const auto& group : param_groups_) {
     members.push_back(members_of(group, chosen));
     for (const Member& member : members.back()) {
+      if (member.spread) copies.look_at(member.spread->master);
       steppers.push_back({&member.slot->steps, member.parameter.device()});
     }
   }
   assigner_.forget();
-  if (tessera::advance(steppers, skip)) ++state_version_;
-  for (size_t i = 0; i < members.size(); ++i) update(members[i], i, skip);
+  if (tessera::advance(steppers, terms.skip)) ++state_version_;
+  for (size_t i = 0; i < members.size(); ++i) {
+    update(members[i], i, terms, copies);
+  }
+  copies.note_current();
 }
 
 void AdamW::write_rates() {
@@ -189,7 +184,7 @@ void AdamW::write_rates() {
 }
 
 void AdamW::update(const std::vector<Member>& members, size_t group,
-                   const at::Tensor& skip) {
+                   const UpdateTerms& terms, KeptCopies& copies) {
   const AdamWOptions& options = adamw::options_of(param_groups_[group]);
   FlatRuns runs;
   FusedUpdate fused;
@@ -202,6 +197,7 @@ void AdamW::update(const std::vector<Member>& members, size_t group,
     const size_t kind = index_in(counts, steps);
     const at::Tensor& gradient = member.parameter.grad();
     if (member.spread && runs.add(*member.spread, gradient, kind)) continue;
+    if (member.spread) copies.lose(*member.spread->master);
     fused.add({local(member.parameter), local(gradient), moments.exp_avg,
                moments.exp_avg_sq, max_of(moments), steps->value});
   }
@@ -212,50 +208,16 @@ void AdamW::update(const std::vector<Member>& members, size_t group,
     const at::Tensor max = max_of(flat);
     fused.add({run.of(run.master->data), run.of(run.flat_gradient),
                run.of(flat.exp_avg), run.of(flat.exp_avg_sq),
-               max.defined() ? run.of(max) : max, counts[run.kind]->value});
+               max.defined() ? run.of(max) : max, counts[run.kind]->value,
+               copies.of(run)});
   }
   const auto rate_on = [&](c10::Device device) {
     return rates_.of(group, device, options.lr());
   };
-  fused.run(options, rate_on, skip);
+  fused.run(options, rate_on, terms);
   // A shard's counter is also its master's and its neighbours': gathered
   // copies of the unit are stale now, on ranks with empty shards too.
   for (const Member& member : members) bump_version(member.parameter);
-}
-
-ParameterState AdamW::state_of(const at::Tensor& parameter) const {
-  auto at = slots_.find(parameter.unsafeGetTensorImpl());
-  if (at == slots_.end() || !at->second.steps) return {};
-  const auto& [steps, moments, round] = at->second;
-  return {steps->value.clone(), moments.exp_avg, moments.exp_avg_sq,
-          moments.max_exp_avg_sq};
-}
-
-void AdamW::set_state_of(const at::Tensor& parameter,
-                         const ParameterState& state) {
-  auto holds = [&](const OptimizerParamGroup& group) {
-    return std::any_of(
-        group.params().begin(), group.params().end(),
-        [&](const at::Tensor& own) { return own.is_same(parameter); });
-  };
-  auto group = std::find_if(param_groups_.begin(), param_groups_.end(), holds);
-  require<InvalidArgument>(group != param_groups_.end(), [&] {
-    return tessera::str("AdamW: ", adamw::name_of(parameter),
-                        " is not in this optimizer. Give the tensor that "
-                        "module->parameters() returns.");
-  });
-  require<InvalidArgument>(state.step.defined(), [&] {
-    return tessera::str("AdamW: the state given for ",
-                        adamw::name_of(parameter), " has no step.");
-  });
-  at::NoGradGuard no_grad;
-  Slot& slot = slot_of(parameter, adamw::options_of(*group));
-  copy_into(slot.moments.exp_avg, state.exp_avg, "exp_avg", parameter);
-  copy_into(slot.moments.exp_avg_sq, state.exp_avg_sq, "exp_avg_sq", parameter);
-  copy_into(slot.moments.max_exp_avg_sq, state.max_exp_avg_sq, "max_exp_avg_sq",
-            parameter);
-  assigner_.assign(slot.steps, state.step.item<double>(), parameter.device());
-  ++state_version_;
 }
 
 }  // namespace tessera

@@ -29,6 +29,8 @@
 #include <vector>
 
 #include "tessera/optim/device_rates.h"
+#include "tessera/optim/fused_update.h"
+#include "tessera/optim/kept_copies.h"
 #include "tessera/optim/step_count.h"
 #include "tessera/tensor/spread.h"
 
@@ -66,7 +68,16 @@ class AdamW : public torch::optim::Optimizer {
 
   /// As `step`, but where `skip`, a 0-dim tensor, is 1 instead of 0, parameters
   /// and state stay as they are. Nothing waits: the device decides.
-  void step_unless(const at::Tensor& skip) { step_these(nullptr, skip); }
+  void step_unless(const at::Tensor& skip) { step_these(nullptr, {skip, {}}); }
+
+  /// clip_grads_with_norm_(total_norm, max_norm), then `step`, in one pass over
+  /// the gradients: on CUDA they are multiplied as they are read and stay as
+  /// they were in memory; elsewhere they are clipped in place. `skip` as in
+  /// step_unless, or undefined. Nothing waits.
+  /// total_norm: of get_total_norm, one number. Errors: as `step`; and
+  /// InvalidArgument for a negative max_norm or a total_norm of other sizes.
+  void step_clipped(const at::Tensor& total_norm, double max_norm,
+                    const at::Tensor& skip = {});
 
   /// A part of `step`: these parameters of it, as step_in_backward wants it.
   void step_only(const std::vector<at::Tensor>& parameters);
@@ -117,7 +128,7 @@ class AdamW : public torch::optim::Optimizer {
   /// Those that have a gradient, and are chosen; null: all are.
   [[nodiscard]] std::vector<Member> members_of(
       const torch::optim::OptimizerParamGroup& group, const Chosen* chosen);
-  void step_these(const Chosen* chosen, const at::Tensor& skip);
+  void step_these(const Chosen* chosen, const UpdateTerms& terms);
   Slot& slot_of(const at::Tensor& parameter,
                 const torch::optim::AdamWOptions& options);
   void ensure_moments(Moments& moments, const at::Tensor& parameter,
@@ -126,7 +137,7 @@ class AdamW : public torch::optim::Optimizer {
       const std::shared_ptr<FlatMaster>& master,
       const torch::optim::AdamWOptions& options);
   void update(const std::vector<Member>& members, size_t group,
-              const at::Tensor& skip);
+              const UpdateTerms& terms, KeptCopies& copies);
 
   std::unordered_map<const c10::TensorImpl*, Slot> slots_;
   std::unordered_map<const FlatMaster*, FlatMoments> flat_;

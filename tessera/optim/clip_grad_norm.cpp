@@ -151,19 +151,26 @@ at::Tensor clip_grad_norm_(const std::vector<at::Tensor>& parameters,
   return norm;
 }
 
-void clip_grads_with_norm_(const std::vector<at::Tensor>& parameters,
-                           double max_norm, const at::Tensor& total_norm) {
-  check_max_norm("clip_grads_with_norm_", max_norm);
-  require<InvalidArgument>(total_norm.defined() && total_norm.numel() == 1,
-                           [&] {
-                             return tessera::str(
-                                 "clip_grads_with_norm_: total_norm must be "
-                                 "one number, as get_total_norm returns it.");
-                           });
+at::Tensor clip_factor(const at::Tensor& total_norm, double max_norm,
+                       const char* who) {
+  check_max_norm(who, max_norm);
+  require<InvalidArgument>(
+      total_norm.defined() && total_norm.numel() == 1, [&] {
+        return tessera::str(who,
+                            ": total_norm must be one number, as "
+                            "get_total_norm returns it.");
+      });
   at::NoGradGuard no_grad;
   const at::Tensor norm = total_norm.detach().reshape({});
-  scale(collect_gradients(parameters, "clip_grads_with_norm_"),
-        (max_norm / (norm + 1e-6)).clamp_max(1.0));
+  return (max_norm / (norm + 1e-6)).clamp_max(1.0);
+}
+
+void clip_grads_with_norm_(const std::vector<at::Tensor>& parameters,
+                           double max_norm, const at::Tensor& total_norm) {
+  const char* who = "clip_grads_with_norm_";
+  const at::Tensor factor = clip_factor(total_norm, max_norm, who);
+  at::NoGradGuard no_grad;
+  scale(collect_gradients(parameters, who), factor);
 }
 
 }  // namespace tessera

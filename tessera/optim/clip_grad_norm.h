@@ -53,6 +53,12 @@ struct ClipOptions {
 at::Tensor clip_grad_norm_(const std::vector<at::Tensor>& parameters,
                            double max_norm, const ClipOptions& options = {});
 
+/// What clipping multiplies gradients by: min(1, max_norm / (total_norm +
+/// 1e-6)), a 0-dim tensor. `who` stands in errors, which are those of
+/// clip_grads_with_norm_.
+[[nodiscard]] at::Tensor clip_factor(const at::Tensor& total_norm,
+                                     double max_norm, const char* who);
+
 /// The second half of `clip_grad_norm_`: multiplies the gradients in place by
 /// min(1, max_norm / (total_norm + 1e-6)). For a norm over more than these
 /// parameters, such as those of several pipeline stages or several models:

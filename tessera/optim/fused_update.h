@@ -25,6 +25,14 @@ struct UpdateRange {
   at::Tensor exp_avg_sq;
   at::Tensor max_exp_avg_sq;  // defined if and only if amsgrad is on
   at::Tensor step;            // 1 in the first step
+  at::Tensor copy = {};       // of the parameter in another dtype, or undefined
+};
+
+/// Numbers that may lie on a device, where nothing waits for them; each 0-dim,
+/// or undefined.
+struct UpdateTerms {
+  at::Tensor skip;    // not 0: everything stays as it is
+  at::Tensor factor;  // of the gradients
 };
 
 class FusedUpdate {
@@ -35,11 +43,11 @@ class FusedUpdate {
   /// The learning rate as a 0-dim fp32 tensor on a device.
   using RateOn = std::function<at::Tensor(c10::Device)>;
 
-  /// Updates all ranges. On CUDA the kernels read the rate from `rate_on`; on
-  /// CPU it is that of `options`. Where `skip` is defined and not zero, they
-  /// leave everything as it is.
+  /// Updates all ranges and their copies. On CUDA the kernels read the rate
+  /// from `rate_on`; on CPU it is that of `options`. Where there is no kernel
+  /// that takes a factor, the gradients are multiplied in place.
   void run(const torch::optim::AdamWOptions& options, const RateOn& rate_on,
-           const at::Tensor& skip = {});
+           const UpdateTerms& terms = {});
 
  private:
   struct Lists {
@@ -49,11 +57,15 @@ class FusedUpdate {
     std::vector<at::Tensor> exp_avg_sqs;
     std::vector<at::Tensor> max_exp_avg_sqs;
     std::vector<at::Tensor> steps;
+    std::vector<at::Tensor> copies;
   };
   [[nodiscard]] Lists& lists_for(const at::Tensor& parameter);
+  /// Each range in one pass, in a kernel of ours; false where there is none.
+  [[nodiscard]] static bool update_in_one_pass(
+      Lists& lists, const torch::optim::AdamWOptions& options,
+      const RateOn& rate_on, const UpdateTerms& terms);
   static void update(Lists& lists, const torch::optim::AdamWOptions& options,
-                     const RateOn& rate_on,
-                     const std::optional<at::Tensor>& skip);
+                     const RateOn& rate_on, const UpdateTerms& terms);
 
   std::vector<Lists> lists_;  // one for each device and dtype
   struct WriteBack {

@@ -65,4 +65,16 @@ void warn_of_low_masters(const std::vector<FoundParameter>& parameters,
   }
 }
 
+void check_gather_copy(const FullyShardOptions& options) {
+  require<InvalidArgument>(
+      options.gather_copy == GatherCopy::none ||
+          (!options.offload_policy && !options.gather_transform),
+      [&] {
+        return str(
+            "fully_shard: GatherCopy::kept together with ",
+            options.offload_policy ? "an offload_policy" : "a gather_transform",
+            "; gathers would not send the copy. Leave one of them out.");
+      });
+}
+
 }  // namespace tessera

@@ -20,4 +20,7 @@ void check_precision(const std::vector<FoundParameter>& parameters,
 void warn_of_low_masters(const std::vector<FoundParameter>& parameters,
                          const MixedPrecisionPolicy& policy);
 
+/// Errors: InvalidArgument for a GatherCopy that gathers would not send.
+void check_gather_copy(const FullyShardOptions& options);
+
 }  // namespace tessera

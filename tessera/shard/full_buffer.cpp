@@ -103,16 +103,23 @@ at::Tensor FullBuffer::full_flat() const {
                      {plan_->layout.full_numel()});
 }
 
+// What need not be cast is sent from where it lies.
 std::vector<GatherCall> FullBuffer::gather_calls(
-    const at::Tensor& full_flat) const {
+    const at::Tensor& full_flat, const at::Tensor& source) const {
+  const bool sent_as_it_lies =
+      source.is_same(shards_.master()->copy) && plan_->layout.world_size() > 1;
   std::vector<GatherCall> calls;
   for (const FlatBuffer& buffer : plan_->layout.buffers()) {
     const int64_t part = buffer.shard_numel;
     at::Tensor output = full_flat.narrow(0, buffer.full_offset,
                                          part * plan_->layout.world_size());
     at::Tensor slot = output.narrow(0, plan_->layout_rank() * part, part);
-    slot.copy_(shards_.master()->data.narrow(0, buffer.shard_offset, part),
-               /*non_blocking=*/true);
+    const at::Tensor own = source.narrow(0, buffer.shard_offset, part);
+    if (sent_as_it_lies) {
+      calls.push_back({output, own});
+      continue;
+    }
+    slot.copy_(own, /*non_blocking=*/true);
     calls.push_back({output, slot});
   }
   return calls;
@@ -187,7 +194,8 @@ Pending FullBuffer::start_collective(From from, const CallLabel& label) {
     // On CPU it has not come yet.
     if (!plan_->lanes->device.is_cpu()) transformed_.finish(*plan_, full_flat);
   } else {
-    const auto calls = gather_calls(full_flat);
+    shards_.master()->refresh_copy();
+    const auto calls = gather_calls(full_flat, shards_.master()->sent());
     if (plan_->layout.world_size() > 1) pending = all_gather(calls, label);
   }
   gather_done_.record(plan_->lanes->gather_stream);
@@ -208,6 +216,9 @@ void FullBuffer::start_gather(From from, const CallLabel& label) {
   Below below;
   check_members();
   shards_.adopt_replaced();
+  if (plan_->options.keeps_copy()) {
+    shards_.master()->ensure_copy(plan_->options.compute_dtype);
+  }
   allocate();
   gathered_version_ = shards_.version();
   state_ = State::gathering;
@@ -254,7 +265,7 @@ std::vector<at::Tensor> FullBuffer::whole(Values values,
                 shards_.master()->data.options().device(plan_->lanes->device));
   if (values == Values::gathered && shards_.has_values()) {
     shards_.adopt_replaced();
-    const auto calls = gather_calls(flat);
+    const auto calls = gather_calls(flat, shards_.master()->data);
     if (plan_->layout.world_size() > 1) {
       all_gather(calls, label).wait();
     }

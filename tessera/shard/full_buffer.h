@@ -78,8 +78,9 @@ class FullBuffer {
   void check_members() const;
   void allocate();
   [[nodiscard]] at::Tensor full_flat() const;
+  /// `source`: laid out as the master.
   [[nodiscard]] std::vector<GatherCall> gather_calls(
-      const at::Tensor& full_flat) const;
+      const at::Tensor& full_flat, const at::Tensor& source) const;
   [[nodiscard]] std::vector<GatherCall> keeper_calls(
       const at::Tensor& full_flat, const at::Tensor& kept) const;
   Pending all_gather(const std::vector<GatherCall>& calls,

@@ -85,6 +85,7 @@ std::vector<std::unique_ptr<ParameterGroup>> make_groups(
     std::vector<FoundParameter> parameters, const FullyShardOptions& options,
     Strategy strategy, const std::shared_ptr<Communicator>& keepers,
     const std::shared_ptr<const ShardLanes>& lanes) {
+  check_gather_copy(options);
   const MixedPrecisionPolicy& policy = options.mp_policy;
   std::vector<GroupOptions> kinds;
   std::vector<std::vector<FoundParameter>> members;
@@ -106,6 +107,7 @@ std::vector<std::unique_ptr<ParameterGroup>> make_groups(
                        .keepers = keepers,
                        .offload = options.offload_policy,
                        .transform = transformed ? transform : nullptr,
+                       .gather_copy = options.gather_copy,
                        .debug = options.debug});
     }
     members[at->second].push_back(std::move(found));

@@ -33,7 +33,12 @@ struct GroupOptions {
   // Where the shards are: the lanes' device, unless offloaded.
   std::optional<CPUOffloadPolicy> offload = {};
   std::shared_ptr<GatherTransform> transform = {};
+  GatherCopy gather_copy = GatherCopy::none;
   Debug debug = Debug::none;
+
+  [[nodiscard]] bool keeps_copy() const {
+    return gather_copy == GatherCopy::kept && compute_dtype != master_dtype;
+  }
 };
 
 struct GroupPlan {

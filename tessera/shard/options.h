@@ -80,6 +80,13 @@ struct CPUOffloadPolicy {
   bool pin_memory = true;  // false: pageable memory; copies do not overlap
 };
 
+/// Whether the shards exist a second time in the param_dtype, so that gathers
+/// send them as they are and need not cast them, twice a step. Tessera's AdamW
+/// writes the copy in its own pass; after any other write the next gather casts
+/// anew. Costs param_dtype's bytes for each element of the shards. Where that
+/// is the dtype of the shards, there is nothing to copy.
+enum class GatherCopy { none, kept };
+
 /// Whether all ranks' parameters are compared when they are sharded: each rank
 /// keeps its part of its own values, so unequal starts would be mixed silently.
 enum class StartCheck { on, off };
@@ -102,6 +109,7 @@ struct FullyShardOptions {
   std::optional<CPUOffloadPolicy> offload_policy = {};
   // What travels in gathers, such as float8_gather(); null: the compute dtype.
   std::shared_ptr<GatherTransform> gather_transform = {};
+  GatherCopy gather_copy = GatherCopy::none;
   StartCheck start_check = StartCheck::on;
   // Of a 2-D mesh, the axis of the replicas. Empty: what the axes' names say,
   // or the first axis (mesh_roles.h).

@@ -1,5 +1,6 @@
 #include "tessera/shard/rank_agreement.h"
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/tensor.h>
 #include <torch/csrc/autograd/grad_mode.h>
 
@@ -10,6 +11,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/comm/collective_log.h"
+#include "tessera/device/stream.h"
 #include "tessera/module/gate.h"
 #include "tessera/shard/unit.h"
 
@@ -17,23 +19,27 @@ namespace tessera {
 
 namespace {
 
-void check_hashes(const ShardLanes& lanes, const int64_t* hashes) {
-  const int ranks = lanes.num_ranks();
-  if (std::all_of(hashes, hashes + ranks,
-                  [&](int64_t hash) { return hash == hashes[0]; })) {
-    return;
-  }
-  const auto positions = lanes.control->exchange(
-      lanes.control->log().describe(), {.phase = "backward"});
+bool are_equal(const int64_t* hashes, int64_t count) {
+  return std::all_of(hashes, hashes + count,
+                     [&](int64_t hash) { return hash == hashes[0]; });
+}
+
+/// `lanes`: null when the model is gone, and with it the way to a table.
+[[noreturn]] void raise_unlike(const ShardLanes* lanes) {
   std::string table;
-  for (int rank = 0; rank < ranks; ++rank) {
-    table += str("\n  rank ", rank, ": ", positions[rank]);
+  if (lanes) {
+    const auto positions = lanes->control->exchange(
+        lanes->control->log().describe(), {.phase = "backward"});
+    table = " The last collective of each rank:";
+    for (size_t rank = 0; rank < positions.size(); ++rank) {
+      table += str("\n  rank ", rank, ": ", positions[rank]);
+    }
   }
   throw CommError(str(
       "the ranks have issued different collectives since the last check: "
       "blocks of different units may have been mixed. A parameter was read "
       "on some ranks only (a print, a norm or a branch on one rank), or the "
-      "ranks run different models. The last collective of each rank:",
+      "ranks run different models.",
       table));
 }
 
@@ -50,30 +56,86 @@ uint64_t hash_of(const ShardLanes& lanes, bool only_mesh) {
   return log.hash(names);
 }
 
+/// The sum over ranks on its way.
+class Sum {
+ public:
+  /// values: hashes of all ranks, then counts.
+  Sum(const ShardLanes& lanes, const std::vector<int64_t>& values)
+      : num_hashes_(lanes.num_ranks()) {
+    GateOff off;
+    torch::NoGradGuard no_grad;
+    if (lanes.device.is_cpu()) {
+      result_ = at::tensor(values, at::kLong);
+      all_reduce(lanes, result_);
+      return;
+    }
+    // Pinned on both sides, so that nothing waits.
+    const auto options = at::TensorOptions(at::kLong).pinned_memory(true);
+    const auto size = static_cast<int64_t>(values.size());
+    const at::Tensor own = at::empty({size}, options);
+    std::copy(values.begin(), values.end(), own.mutable_data_ptr<int64_t>());
+    const at::Tensor there = own.to(lanes.device, /*non_blocking=*/true);
+    all_reduce(lanes, there);
+    result_ = at::empty({size}, options);
+    result_.copy_(there, /*non_blocking=*/true);
+    done_.record(current_stream(lanes.device));
+  }
+
+  [[nodiscard]] bool is_there() const { return done_.reached(); }
+
+  /// Counts, after the hashes were found equal. Waits for the device.
+  const int64_t* counts(const ShardLanes* lanes) {
+    done_.synchronize();
+    const auto* values = result_.const_data_ptr<int64_t>();
+    if (!are_equal(values, num_hashes_)) raise_unlike(lanes);
+    return values + num_hashes_;
+  }
+
+ private:
+  static void all_reduce(const ShardLanes& lanes, const at::Tensor& tensor) {
+    lanes.control
+        ->all_reduce(tensor, ReduceOp::sum,
+                     {.unit = "", .phase = "backward", .op = ""})
+        .wait();
+  }
+
+  int64_t num_hashes_;
+  at::Tensor result_;
+  StreamEvent done_;
+};
+
+/// What one rank asks those of its mesh.
+struct Question {
+  GradientFlags own;
+  // Nothing that the others can say changes the answer for this rank: it has a
+  // gradient for every parameter that wants one.
+  bool own_is_all = true;
+};
+
 // Among the ranks of one mesh.
-GradientFlags agree_among(const ShardLanes& lanes, uint64_t hash,
-                          const GradientFlags& own) {
-  const int64_t ranks = lanes.num_ranks();
-  if (ranks == 1) return own;
+GradientFlags agree_among(const std::shared_ptr<const ShardLanes>& lanes,
+                          uint64_t hash, const Question& question) {
+  const int64_t ranks = lanes->num_ranks();
+  if (ranks == 1) return question.own;
   std::vector<int64_t> values(ranks, 0);
-  values[lanes.control->rank()] = static_cast<int64_t>(hash);
-  for (const auto& unit : own) {
+  values[lanes->control->rank()] = static_cast<int64_t>(hash);
+  for (const auto& unit : question.own) {
     for (const auto& group : unit) {
       values.insert(values.end(), group.begin(), group.end());
     }
   }
-  GateOff off;
-  torch::NoGradGuard no_grad;
-  at::Tensor sums = at::tensor(values, at::kLong).to(lanes.device);
-  lanes.control
-      ->all_reduce(sums, ReduceOp::sum,
-                   {.unit = "", .phase = "backward", .op = ""})
-      .wait();
-  sums = sums.cpu();
-  const int64_t* next = sums.const_data_ptr<int64_t>();
-  check_hashes(lanes, next);
-  next += ranks;
-  GradientFlags had = own;
+  lanes->control->run_due_checks();
+  auto sum = std::make_shared<Sum>(*lanes, values);
+  if (question.own_is_all && !lanes->device.is_cpu()) {
+    lanes->control->check_later({.is_ready = [sum] { return sum->is_there(); },
+                                 .run =
+                                     [sum, weak = std::weak_ptr(lanes)] {
+                                       (void)sum->counts(weak.lock().get());
+                                     }});
+    return question.own;
+  }
+  const int64_t* next = sum->counts(lanes.get());
+  GradientFlags had = question.own;
   for (auto& unit : had) {
     for (auto& group : unit) {
       for (size_t i = 0; i < group.size(); ++i) group[i] = *next++ > 0;
@@ -94,12 +156,13 @@ GradientFlags agree_on_gradients(const std::vector<Unit*>& units) {
     const auto others = std::stable_partition(
         open.begin(), open.end(),
         [&](size_t i) { return units[i]->lanes()->control == lanes->control; });
-    GradientFlags own;
+    Question question;
     for (auto i = open.begin(); i != others; ++i) {
-      own.push_back(units[*i]->reduced_gradients());
+      question.own.push_back(units[*i]->reduced_gradients());
+      question.own_is_all &= units[*i]->has_all_gradients();
     }
-    const bool only_mesh = own.size() == units.size();
-    auto agreed = agree_among(*lanes, hash_of(*lanes, only_mesh), own);
+    const bool only_mesh = question.own.size() == units.size();
+    auto agreed = agree_among(lanes, hash_of(*lanes, only_mesh), question);
     for (auto i = open.begin(); i != others; ++i) {
       had[*i] = std::move(agreed[i - open.begin()]);
     }

@@ -21,7 +21,9 @@ using GradientFlags = std::vector<std::vector<std::vector<bool>>>;
 
 /// A collective of all ranks of the units' meshes, one agreement for each mesh.
 /// Returns, in the order of `units`, which parameters had a gradient on some
-/// rank.
+/// rank. On a device, a rank that has all gradients itself does not wait for
+/// the others' answer: the hashes are compared by the next agreement, or
+/// before (DeferredChecks).
 /// Errors: CommError when the ranks' collectives differed.
 [[nodiscard]] GradientFlags agree_on_gradients(const std::vector<Unit*>& units);
 

@@ -113,6 +113,9 @@ class Unit final : public StorageOwner,
   /// All gradients that this pass can bring have come (none awaited for a
   /// frozen unit).
   [[nodiscard]] bool complete() const;
+  /// Of this pass: this rank has a gradient for each parameter that wants one,
+  /// or no rank has any, for the unit takes no part or is not synchronised.
+  [[nodiscard]] bool has_all_gradients() const;
   void start_reduce();
   /// Takes the sum further, and steps this unit if its optimizer may go early.
   void go_on_with_reduce();

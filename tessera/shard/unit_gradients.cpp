@@ -54,6 +54,16 @@ void Unit::on_gradient(size_t g, size_t i) {
   if (gradient_sync) context_->issue_reductions();
 }
 
+bool Unit::has_all_gradients() const {
+  if (!pass.took_part || !gradient_sync) return true;
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    for (size_t i = 0; i < groups_[g]->size(); ++i) {
+      if (groups_[g]->trainable(i) && !reduced_gradients_[g][i]) return false;
+    }
+  }
+  return true;
+}
+
 void Unit::start_reduce() {
   for (size_t g = 0; g < groups_.size(); ++g) {
     ParameterGroup& group = *groups_[g];

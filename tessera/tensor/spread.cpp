@@ -1,5 +1,7 @@
 #include "tessera/tensor/spread.h"
 
+#include <ATen/ops/empty.h>
+
 #include "tessera/module/gated_storage.h"
 #include "tessera/tensor/shard_tensor.h"
 
@@ -16,6 +18,31 @@ void FlatMaster::set_grad(const at::Tensor& grad) {
       grad.defined() ? grad.storage().getWeakStorageImpl().lock()
                      : c10::intrusive_ptr<c10::StorageImpl>());
 }
+
+namespace {
+
+uint32_t version_of(const at::Tensor& tensor) {
+  return tensor.unsafeGetTensorImpl()->version_counter().current_version();
+}
+
+}  // namespace
+
+bool FlatMaster::copy_is_current() const {
+  return copy.defined() && copy_version_ == version_of(data);
+}
+
+void FlatMaster::ensure_copy(c10::ScalarType dtype) {
+  if (copy.defined()) return;
+  copy = at::empty(data.sizes(), data.options().dtype(dtype));
+}
+
+void FlatMaster::refresh_copy() {
+  if (!copy.defined() || copy_is_current()) return;
+  copy.copy_(data, /*non_blocking=*/true);
+  note_copy_is_current();
+}
+
+void FlatMaster::note_copy_is_current() { copy_version_ = version_of(data); }
 
 const Spread* spread_of(const at::Tensor& parameter) {
   const ShardImpl* impl = shard_impl_of(parameter);

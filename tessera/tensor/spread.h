@@ -16,6 +16,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -39,6 +40,23 @@ struct FlatMaster {
   std::vector<FlatPiece> pieces;  // by offset, those with numel > 0
   // Its gradients are gone when backward returns (step_in_backward).
   bool steps_in_backward = false;
+  // `data` in the dtype that gathers send, where the unit keeps such a copy
+  // (GatherCopy::kept); laid out as `data`. Undefined otherwise.
+  at::Tensor copy;
+
+  /// Whether `copy` is there and holds what `data` does. A write to `data` or a
+  /// shard ends that, unless the writer keeps `copy` up to date and says so.
+  [[nodiscard]] bool copy_is_current() const;
+  void note_copy_is_current();
+  /// Makes room for it, unless it is there; of unset values.
+  void ensure_copy(c10::ScalarType dtype);
+  /// What gathers send: the copy, or `data` where there is none.
+  [[nodiscard]] const at::Tensor& sent() const {
+    return copy.defined() ? copy : data;
+  }
+  /// Casts `data` to it, on the current stream, unless it is current or there
+  /// is none.
+  void refresh_copy();
 
   /// The flat gradient, laid out as `data` (1-D, same numel and dtype, not
   /// gated), or undefined when there is none. Its memory lives as long as a
@@ -47,6 +65,7 @@ struct FlatMaster {
   void set_grad(const at::Tensor& grad);
 
  private:
+  std::optional<uint32_t> copy_version_;
   c10::weak_intrusive_ptr<c10::StorageImpl> grad_storage_{
       c10::intrusive_ptr<c10::StorageImpl>()};
 };

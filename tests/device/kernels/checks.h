@@ -13,6 +13,10 @@ int check_agreement();
 /// one, and so does a second run.
 int check_graph();
 
+/// The one pass of AdamW, over odd sizes and kinds, against LibTorch's kernel
+/// and passes of its own for clipping and the copy.
+int check_adamw();
+
 /// Times beside LibTorch's own operators.
 void measure_speed();
 

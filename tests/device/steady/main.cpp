@@ -8,6 +8,7 @@
 // of waits (an error here), and steps behind a device that is kept busy, which
 // the host must have issued before the device gets to them. CPU offload is not
 // among the cases: its optimizer runs on the host, after the gradients.
+#include <c10/util/signal_handler.h>
 #include <torch/torch.h>
 
 #include <chrono>
@@ -18,12 +19,15 @@
 #include <vector>
 
 #include "tessera/base/error.h"
+#include "tessera/comm/collective_log.h"
 #include "tessera/comm/world.h"
 #include "tessera/optim/adamw.h"
 #include "tessera/optim/clip_grad_norm.h"
 #include "tessera/optim/grad_scaler.h"
+#include "tessera/shard/find_units.h"
 #include "tessera/shard/float8_gather.h"
 #include "tessera/shard/fully_shard.h"
+#include "tessera/shard/unit.h"
 #include "tests/device/steady/watch.h"
 #include "tests/trainer/small_model.h"
 
@@ -117,6 +121,10 @@ class Training {
     }
     update();
     optimizer_.zero_grad();
+  }
+
+  CollectiveLog& log() {
+    return units_below(*model_).front()->lanes()->control->log();
   }
 
  private:
@@ -247,11 +255,41 @@ bool check(const Case& wanted, const DeviceMesh& mesh) {
   return found.trouble.empty();
 }
 
+/// Rank 0 notes a collective that the others do not. The step's own comparison
+/// is looked at later, by the next step or when the ranks meet.
+std::string trouble_with_unlike(const DeviceMesh& mesh, bool by_next_step) {
+  Training training({.name = "unlike"}, mesh);
+  training.step();
+  CollectiveLog& log = training.log();
+  if (mesh.world().rank() == 0) {
+    log.finish(log.enter("extra", "note", {}, 1, torch::kLong));
+  }
+  training.step();
+  try {
+    by_next_step ? training.step() : mesh.world().barrier();
+  } catch (const CommError& error) {
+    return "";
+  }
+  return "unlike collectives were not noticed";
+}
+
+bool check_unlike(const DeviceMesh& mesh) {
+  bool good = true;
+  for (const bool by_next_step : {true, false}) {
+    const std::string trouble = trouble_with_unlike(mesh, by_next_step);
+    if (trouble.empty()) continue;
+    std::printf("FAILED rank %d: %s\n", mesh.world().rank(), trouble.c_str());
+    good = false;
+  }
+  return good;
+}
+
 }  // namespace
 
 int main() {
   std::setvbuf(stdout, nullptr, _IOLBF,
                0);  // what was printed survives a crash
+  c10::FatalSignalHandler::getInstance().setPrintStackTracesOnFatalSignal(true);
   const World world = init_distributed({.timeout = std::chrono::minutes(1)});
   if (!world.device().is_cuda()) {
     std::fprintf(stderr, "device_steady: needs a CUDA device for each rank\n");
@@ -273,6 +311,7 @@ int main() {
                   world.size());
     }
   }
+  if (world.size() > 1) failures += check_unlike(mesh) ? 0 : 1;
   std::printf("rank %d: %d failures\n", world.rank(), failures);
   return failures == 0 ? 0 : 1;
 }
