@@ -96,6 +96,7 @@ class Step {
     int64_t part = 0;     // bytes kept of the full parameters
     int64_t gathers_of_parts = 0;
     bool visited = false;
+    bool stepped = false;
     ReductionBytes reduction;
   };
 
@@ -180,6 +181,7 @@ class Step {
       }
       sum_over_replicas(other.reduction);
     }
+    step_those_that_may();
     State& state = states_[unit];
     state.reduction = reduction_bytes(plan_.units[unit], plan_.reduce_buffers,
                                       plan_.replicas);
@@ -201,7 +203,25 @@ class Step {
     if (reduction.output > 0) add(-std::exchange(reduction.input, 0));
   }
 
+  // Only what is reduced has an output.
+  void step_those_that_may() {
+    if (plan_.optimizer_step == OptimizerStep::after_backward) return;
+    for (size_t unit = 0; unit < states_.size(); ++unit) {
+      State& state = states_[unit];
+      const bool may = plan_.replicas == 1 && is_complete(unit) &&
+                       state.reduction.output > 0 && !state.stepped;
+      if (!may) continue;
+      finish_reduction(unit);
+      state.stepped = true;
+      if (on_device()) {
+        add(-(state.reduction.converted > 0 ? state.reduction.converted
+                                            : state.reduction.output));
+      }
+    }
+  }
+
   void finish_reduction(size_t unit) {
+    if (states_[unit].stepped) return;
     ReductionBytes& reduction = states_[unit].reduction;
     sum_over_replicas(reduction);
     add(-reduction.received);

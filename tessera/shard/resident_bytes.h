@@ -65,6 +65,11 @@ struct LossMemory {
   int64_t left_bytes = 0;  // in the backward of the last visit: its gradient
 };
 
+/// after_backward: the shards' gradients stay until then. in_backward: those of
+/// a unit go once the next reduction begins (step_in_backward), but not with
+/// replicas nor on one rank, and the last ones after backward.
+enum class OptimizerStep { after_backward, in_backward };
+
 struct StepMemory {
   std::vector<UnitMemory> units = {};
   std::vector<UnitVisit> visits = {};
@@ -73,6 +78,7 @@ struct StepMemory {
   size_t prefetch = 0;   // FullyShardOptions::prefetch
   int64_t replicas = 1;  // HSDP
   Masters masters = Masters::on_device;
+  OptimizerStep optimizer_step = OptimizerStep::after_backward;
   LossMemory loss = {};
 };
 
@@ -80,7 +86,8 @@ struct StepMemory {
 struct ResidentBytes {
   int64_t between_steps = 0;   // shards and optimizer state
   int64_t after_forward = 0;   // ... and what is kept for backward
-  int64_t after_backward = 0;  // ... and the gradients of the shards
+  int64_t after_backward = 0;  // ... and the gradients of the shards that did
+                               // not step yet
   int64_t forward_peak = 0;
   int64_t backward_peak = 0;
   int64_t gathered_peak = 0;              // of full parameters alone

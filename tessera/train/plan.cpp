@@ -10,6 +10,12 @@ namespace {
 
 constexpr int64_t kMasterBytes = 4;
 
+// Measured with LibTorch 2.11 and NCCL 2.28 on 2 H200 (docs/plan.md), but the
+// third, which is reckoned: one channel of some thirty.
+constexpr int64_t kContextBytes = int64_t{512} << 20;
+constexpr int64_t kTensorCommunicatorBytes = int64_t{600} << 20;
+constexpr int64_t kNumberCommunicatorBytes = int64_t{32} << 20;
+
 PlanOptions checked(PlanOptions o) {
   validate(o.model);
   if (o.seq == 0) o.seq = o.model.seq;
@@ -55,6 +61,12 @@ int64_t sum_of(const std::vector<UnitPlan>& units,
   return sum;
 }
 
+/// Of all shards no gradients are there at once: what is, backward adds.
+bool steps_early(const PlanOptions& o) {
+  return o.optimizer_step == OptimizerStep::in_backward &&
+         shard_shape(o.shard, o.ranks).ranks > 1 && o.shard.replicas == 1;
+}
+
 ForwardShape forward_shape(const PlanOptions& o) {
   return {.batch = o.batch,
           .seq = o.seq,
@@ -90,11 +102,27 @@ StepMemory with_activations(StepMemory step, const std::vector<UnitPlan>& units,
   return step;
 }
 
+/// Those of shard/lanes.h, and one for parts that some ranks keep.
+CommunicatorPlan plan_communicators(const PlanOptions& o) {
+  CommunicatorPlan plan;
+  if (o.kernels != Kernels::cuda || o.ranks == 1) return plan;
+  const ShardShape shape = shard_shape(o.shard, o.ranks);
+  const int64_t keepers = o.shard.reshard_ranks;
+  plan.of_numbers = 1;                        // control
+  if (shape.ranks > 1) plan.of_tensors += 2;  // gather, reduce
+  if (keepers > 1 && keepers < shape.ranks) ++plan.of_tensors;
+  if (shape.replicas > 1) {
+    ++plan.of_tensors;                       // all-reduce
+    if (shape.ranks > 1) ++plan.of_numbers;  // norm
+  }
+  return plan;
+}
+
 MemoryPlan plan_memory(const std::vector<UnitPlan>& units, const StepPlan& plan,
                        const ResidentBytes& resident, const PlanOptions& o) {
   const int64_t shards = sum_of(units, &UnitPlan::shard_numel) * kMasterBytes;
   MemoryPlan m{.parameters = shards,
-               .gradients = shards,
+               .gradients = steps_early(o) ? 0 : shards,
                .optimizer = plan.step.optimizer_bytes,
                .tables = table_bytes(o.model),
                .gathered = resident.gathered_peak,
@@ -105,6 +133,11 @@ MemoryPlan plan_memory(const std::vector<UnitPlan>& units, const StepPlan& plan,
   const int64_t always = m.parameters + m.gradients + m.optimizer;
   const bool on_host = masters_of(o) == Masters::on_host;
   m.host = on_host ? always : 0;
+  if (o.kernels == Kernels::cuda) {
+    const CommunicatorPlan all = plan_communicators(o);
+    m.outside = kContextBytes + all.of_tensors * kTensorCommunicatorBytes +
+                all.of_numbers * kNumberCommunicatorBytes;
+  }
   m.reducing =
       std::max<int64_t>(0, resident.backward_peak - (on_host ? 0 : always));
   if (o.micro_batches > 1) {
@@ -180,6 +213,7 @@ Plan plan_training(const PlanOptions& options) {
   const ResidentBytes resident = resident_bytes(step.step);
   plan.memory = plan_memory(plan.units, step, resident, o);
   plan.collectives = plan_collectives(step, resident, o);
+  plan.communicators = plan_communicators(o);
   const int64_t tokens = o.batch * o.seq * o.micro_batches;
   plan.tokens_per_step = tokens * o.ranks;
   ModelConfig as_run = o.model;

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/shard/resident_bytes.h"
 #include "tessera/train/plan_model.h"
 #include "tessera/train/shard_config.h"
 
@@ -27,6 +28,7 @@ struct PlanOptions {
   int64_t micro_batches = 1;  // forwards and backwards of one step
   ShardConfig shard = {};
   Kernels kernels = Kernels::cuda;
+  OptimizerStep optimizer_step = OptimizerStep::after_backward;
 };
 
 /// `count` units alike. Numbers of elements, of one unit.
@@ -41,7 +43,7 @@ struct UnitPlan {
 /// Bytes of one rank. Of its device, unless the shards are offloaded from it.
 struct MemoryPlan {
   int64_t parameters = 0;  // shards, fp32
-  int64_t gradients = 0;   // of the shards, fp32
+  int64_t gradients = 0;   // of the shards, fp32, until the optimizer steps
   int64_t optimizer = 0;   // AdamW's two moments, fp32
   int64_t tables = 0;      // of the model, on every rank
   int64_t gathered = 0;    // full parameters at once, the prefetched ones too
@@ -58,6 +60,15 @@ struct MemoryPlan {
   int64_t peak = 0;
   // Offloaded: parameters, gradients and optimizer, which are not in the peak.
   int64_t host = 0;
+  // On a GPU, outside of LibTorch's allocator and not in the peak: the CUDA
+  // context and the buffers of NCCL. An estimate: docs/plan.md.
+  int64_t outside = 0;
+};
+
+/// The NCCL communicators of one rank, each of two ranks or more.
+struct CommunicatorPlan {
+  int64_t of_tensors = 0;  // gather, reduce, ...
+  int64_t of_numbers = 0;  // with one channel: they only sum some numbers
 };
 
 /// Of the `ranks` that take part in a call together.
@@ -77,6 +88,7 @@ struct Plan {
   std::vector<UnitPlan> units;
   MemoryPlan memory;
   std::vector<CollectivePlan> collectives;  // none for one rank
+  CommunicatorPlan communicators;           // none for one rank, or on a CPU
 };
 
 /// Errors: InvalidArgument for a model that `validate` refuses, a number below

@@ -88,6 +88,17 @@ std::string heading(const PlanOptions& o, const Plan& plan) {
              teraflops(plan.flops_per_step), " TFLOP a rank\n");
 }
 
+/// Of no memory on a CPU.
+std::string outside_row(const Plan& plan) {
+  if (plan.memory.outside == 0) return "";
+  const CommunicatorPlan& of = plan.communicators;
+  const int64_t all = of.of_tensors + of.of_numbers;
+  const std::string words = str("not in it, about: CUDA and ", all,
+                                all == 1 ? " communicator" : " communicators");
+  return str("  ", padded(words, 42),
+             right(bytes_text(plan.memory.outside), 10), "\n");
+}
+
 std::string unit_rows(const Plan& plan) {
   std::string text = "\nunit             count      parameters   of one rank\n";
   for (const UnitPlan& unit : plan.units) {
@@ -108,6 +119,7 @@ std::string plan_text(const PlanOptions& options, const Plan& plan) {
     text += str("  ", padded(row.words, 42),
                 right(bytes_text(plan.memory.*row.bytes), 10), "\n");
   }
+  text += outside_row(plan);
   if (plan.collectives.empty()) return text + "\nno collectives: one rank\n";
   text += "\na step's collectives   ranks  calls   sent by one rank\n";
   for (const CollectivePlan& each : plan.collectives) {
@@ -140,6 +152,9 @@ std::string plan_json(const PlanOptions& options, const Plan& plan) {
   for (const MemoryRow& row : kMemoryRows) {
     out["memory_bytes"][row.key] = plan.memory.*row.bytes;
   }
+  out["memory_bytes"]["outside_allocator"] = plan.memory.outside;
+  out["communicators"] = {{"of_tensors", plan.communicators.of_tensors},
+                          {"of_numbers", plan.communicators.of_numbers}};
   out["collectives"] = json::array();
   for (const CollectivePlan& each : plan.collectives) {
     out["collectives"].push_back({{"name", each.name},

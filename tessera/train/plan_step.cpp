@@ -52,6 +52,7 @@ class StepBuilder {
         o.shard.prefetch.value_or(o.kernels == Kernels::cuda ? 1 : 0));
     step_.replicas = o.shard.replicas;
     step_.masters = masters_of(o);
+    step_.optimizer_step = o.optimizer_step;
   }
 
   [[nodiscard]] StepPlan take() {
