@@ -96,7 +96,6 @@ class Step {
     int64_t part = 0;     // bytes kept of the full parameters
     int64_t gathers_of_parts = 0;
     bool visited = false;
-    bool stepped = false;
     ReductionBytes reduction;
   };
 
@@ -203,25 +202,20 @@ class Step {
     if (reduction.output > 0) add(-std::exchange(reduction.input, 0));
   }
 
-  // Only what is reduced has an output.
+  // Only what is being reduced has an output.
   void step_those_that_may() {
     if (plan_.optimizer_step == OptimizerStep::after_backward) return;
     for (size_t unit = 0; unit < states_.size(); ++unit) {
       State& state = states_[unit];
-      const bool may = plan_.replicas == 1 && is_complete(unit) &&
-                       state.reduction.output > 0 && !state.stepped;
-      if (!may) continue;
+      if (!is_complete(unit) || state.reduction.output == 0) continue;
+      if (plan_.replicas > 1) continue;
       finish_reduction(unit);
-      state.stepped = true;
-      if (on_device()) {
-        add(-(state.reduction.converted > 0 ? state.reduction.converted
-                                            : state.reduction.output));
-      }
+      const ReductionBytes done = std::exchange(state.reduction, {});
+      if (on_device()) add(-std::max(done.converted, done.output));
     }
   }
 
   void finish_reduction(size_t unit) {
-    if (states_[unit].stepped) return;
     ReductionBytes& reduction = states_[unit].reduction;
     sum_over_replicas(reduction);
     add(-reduction.received);
@@ -229,7 +223,7 @@ class Step {
     add(converted);
     free_input(reduction);
     if (converted > 0 || !on_device()) {
-      add(-reduction.input - reduction.output);
+      add(-reduction.input - std::exchange(reduction.output, 0));
     }
   }
 

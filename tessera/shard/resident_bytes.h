@@ -65,11 +65,6 @@ struct LossMemory {
   int64_t left_bytes = 0;  // in the backward of the last visit: its gradient
 };
 
-/// after_backward: the shards' gradients stay until then. in_backward: those of
-/// a unit go once the next reduction begins (step_in_backward), but not with
-/// replicas nor on one rank, and the last ones after backward.
-enum class OptimizerStep { after_backward, in_backward };
-
 struct StepMemory {
   std::vector<UnitMemory> units = {};
   std::vector<UnitVisit> visits = {};

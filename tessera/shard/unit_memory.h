@@ -56,6 +56,11 @@ struct UnitMemory {
 /// CPU: until the end of backward; CUDA: until the next reduction begins.
 enum class ReduceBuffers { until_end, until_next };
 
+/// after_backward: the shards' gradients stay until then. in_backward: those of
+/// a unit go once the next reduction begins (step_in_backward), but not with
+/// replicas nor on one rank, and the last ones after backward.
+enum class OptimizerStep { after_backward, in_backward };
+
 struct ReductionBytes {
   int64_t input = 0;
   int64_t received = 0;       // on a CPU, what the peers of the shard axis send
