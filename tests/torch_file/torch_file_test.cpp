@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <cstdlib>
@@ -195,9 +196,16 @@ TEST(WriteTorchFile, FillsListsAndKeepsWhatWasThereUntilItIsWhole) {
 
 TEST(Convert, TakesAndPutsPrefixes) {
   const TemporaryFolder folder;
-  Contents contents = one_byte({{"model", "w.x"}, {"optim", "state", "w"}});
+  Contents contents =
+      one_byte({{"model", "w.x"}, {"model2", "w"}, {"optim", "state", "w"}});
   contents.values.push_back({{"model", "n"}, 3});
-  write_checkpoint(contents, folder / "c");
+  contents.values.push_back({{"optim", "n"}, 4});
+  uint64_t told = 0;
+  write_checkpoint(contents, folder / "c", [&](uint64_t done, uint64_t all) {
+    told = std::max(told, done);
+    EXPECT_EQ(all, 3U);
+  });
+  EXPECT_EQ(told, 3U);
   const Converted first = convert(folder / "c", folder / "w.safetensors",
                                   Form::safetensors, {.from_prefix = "model"});
   EXPECT_EQ(first.num_tensors, 1U);
