@@ -17,6 +17,9 @@ void take(const TrainConfig& config, train::PlanOptions& options) {
   options.model = config.model;
   options.batch = config.train.batch;
   options.shard = config.shard;
+  options.optimizer_step = config.train.step_in_backward
+                               ? OptimizerStep::in_backward
+                               : OptimizerStep::after_backward;
 }
 
 void check_ranks(const train::PlanOptions& options) {

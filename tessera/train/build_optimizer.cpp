@@ -5,7 +5,9 @@
 #include <utility>
 #include <vector>
 
+#include "tessera/base/error.h"
 #include "tessera/optim/adamw.h"
+#include "tessera/shard/fully_shard.h"
 
 namespace tessera::train {
 namespace {
@@ -46,6 +48,19 @@ std::unique_ptr<torch::optim::Optimizer> build_optimizer(
     return std::make_unique<torch::optim::AdamW>(groups, defaults);
   }
   return std::make_unique<AdamW>(groups, defaults);
+}
+
+void let_step_in_backward(LanguageModel& model,
+                          torch::optim::Optimizer& optimizer) {
+  auto* const adamw = dynamic_cast<AdamW*>(&optimizer);
+  require<InvalidArgument>(adamw != nullptr, [] {
+    return str(
+        "let_step_in_backward: got another optimizer than AdamW, which "
+        "steps all parameters at once.");
+  });
+  step_in_backward(model, [adamw](const std::vector<at::Tensor>& shards) {
+    adamw->step_only(shards);
+  });
 }
 
 }  // namespace tessera::train

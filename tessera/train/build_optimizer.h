@@ -15,4 +15,9 @@ namespace tessera::train {
 [[nodiscard]] std::unique_ptr<torch::optim::Optimizer> build_optimizer(
     LanguageModel& model, const OptimizerConfig& config);
 
+/// From now on each backward that reduces gradients is a step of the optimizer,
+/// which must outlive that. Errors: InvalidArgument for another than AdamW.
+void let_step_in_backward(LanguageModel& model,
+                          torch::optim::Optimizer& optimizer);
+
 }  // namespace tessera::train

@@ -22,7 +22,7 @@ GraphedTrainStep::GraphedTrainStep(const TrainConfig& config,
     : model_(model),
       optimizer_(optimizer),
       mesh_(mesh),
-      max_norm_(config.train.max_norm),
+      options_(step_options(config)),
       step_(
           model, optimizer, mesh,
           [this](const TensorVector& inputs) { return body(inputs); },
@@ -45,7 +45,7 @@ TensorVector GraphedTrainStep::body(const TensorVector& inputs) {
     micro_batches.push_back({inputs[i], inputs[i + 1]});
   }
   const auto computed =
-      compute_gradients(model_, micro_batches, inputs[0], mesh_, max_norm_);
+      compute_gradients(model_, micro_batches, inputs[0], mesh_, options_);
   optimizer_.step_unless(
       computed.isfinite().all().logical_not().to(torch::kFloat));
   optimizer_.zero_grad();

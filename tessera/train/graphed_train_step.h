@@ -25,7 +25,8 @@ class GraphedTrainStep {
   GraphedTrainStep(const GraphedTrainStep&) = delete;
   GraphedTrainStep& operator=(const GraphedTrainStep&) = delete;
 
-  /// As `train_step`, with the same results; options.max_norm is not read. A
+  /// As `train_step`, with the same results; of the options those of
+  /// clipping and stepping are the config's. A
   /// loss or norm that is not finite is found on the device, which then leaves
   /// weights and optimizer alone.
   /// Errors: those of GraphedStep.
@@ -38,7 +39,7 @@ class GraphedTrainStep {
   LanguageModel& model_;
   AdamW& optimizer_;
   const DeviceMesh mesh_;
-  const double max_norm_;
+  const StepOptions options_;
   GraphedStep step_;
 };
 

@@ -79,7 +79,11 @@ class Training {
         sampler_(sampler_options(config, data_, world)),
         saver_(config, world,
                {.text = data_.text_id(), .storage = calls.storage}),
-        state_{*model_, *optimizer_} {}
+        state_{*model_, *optimizer_} {
+    if (config.train.step_in_backward) {
+      let_step_in_backward(*model_, *optimizer_);
+    }
+  }
 
   TrainOutcome run() {
     checkpoint_load();
@@ -116,9 +120,9 @@ class Training {
     const auto start = Clock::now();
     schedule_.apply(counters().step);
     profiler_.begin(counters().step + 1);
-    const StepOptions options = {.max_norm = config_.train.max_norm,
-                                 .wish = wish(),
-                                 .save = saver_.health()};
+    StepOptions options = step_options(config_);
+    options.wish = wish();
+    options.save = saver_.health();
     const StepResult result =
         graphed_
             ? (*graphed_)(next_batches(), options)

@@ -106,6 +106,26 @@ void read_train(ConfigReader& reader, LoopConfig& train) {
              {{"off", GraphUse::off},
               {"on", GraphUse::on},
               {"if_possible", GraphUse::if_possible}});
+  reader.get("train.step_in_backward", train.step_in_backward);
+}
+
+/// What wants all gradients before the first step cannot be had.
+void check_step_in_backward(const ConfigReader& reader,
+                            const TrainConfig& config) {
+  const auto refuse_if = [&](bool bad, const std::string& why) {
+    require<InvalidArgument>(!bad || !config.train.step_in_backward, [&] {
+      return str(reader.where("train.step_in_backward"),
+                 ": train.step_in_backward is on and ", why);
+    });
+  };
+  refuse_if(config.train.max_norm > 0,
+            "train.max_norm is above 0, but clipping needs all gradients "
+            "before the first step; set it to 0.");
+  refuse_if(config.train.on_nonfinite == OnNonFinite::skip,
+            "train.nonfinite is skip, but units have stepped by the time that "
+            "a loss is known; use stop.");
+  refuse_if(config.optimizer.kind == OptimizerKind::torch_adamw,
+            "optimizer.name is torch_adamw, which cannot; use adamw.");
 }
 
 void read_optimizer(ConfigReader& reader, OptimizerConfig& optimizer) {
@@ -233,6 +253,7 @@ TrainConfig read(ConfigReader& reader) {
   read_output(reader, config);
   read_profile(reader, config.profile);
   check_graph_keys(reader, config);
+  check_step_in_backward(reader, config);
   reader.finish();
   config.toml = reader.effective();
   return config;

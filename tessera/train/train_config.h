@@ -37,6 +37,7 @@ struct LoopConfig {
   OnNonFinite on_nonfinite = OnNonFinite::stop;
   bool deterministic = false;
   GraphUse graph = GraphUse::off;
+  bool step_in_backward = false;  // units step while backward goes on
 };
 
 enum class OptimizerKind { fused_adamw, torch_adamw };

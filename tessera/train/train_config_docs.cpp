@@ -35,8 +35,10 @@ constexpr std::array kDocs = {
     KeyDoc{"model.kernels",
            "of norms, positions, SwiGLU and loss: plain (LibTorch's) or fused"},
     KeyDoc{"model.recompute",
-           "in backward, to save memory: none, selective (norms and SwiGLU) or "
-           "block"},
+           "in backward, to save memory: none, selective (norms and SwiGLU), "
+           "but_attention or block"},
+    KeyDoc{"model.selective_last",
+           "so many of the last blocks are recomputed selectively"},
     KeyDoc{"model.dropout", "share of activations that training sets to zero"},
     KeyDoc{"model.init_std", "deviation of the first weights"},
     KeyDoc{"train.steps", "updates of the weights"},
@@ -52,6 +54,8 @@ constexpr std::array kDocs = {
     KeyDoc{"train.graph",
            "each step as one CUDA graph: off, on, or if_possible and else "
            "without"},
+    KeyDoc{"train.step_in_backward",
+           "units step while backward goes on; needs max_norm = 0"},
     KeyDoc{"optimizer.name", "adamw (fused) or torch_adamw"},
     KeyDoc{"optimizer.lr", "learning rate after the warm-up"},
     KeyDoc{"optimizer.beta1", "memory of the first moment"},

@@ -30,12 +30,23 @@ at::Tensor run_backwards(LanguageModel& model,
   return sum;
 }
 
-at::Tensor clip(const LanguageModel& model, double max_norm) {
-  return max_norm > 0 ? clip_grad_norm_(model.parameters(), max_norm)
-                      : get_total_norm(model.parameters());
+at::Tensor clip(const LanguageModel& model, const StepOptions& options) {
+  if (options.optimizer_step == OptimizerStep::in_backward) {
+    return torch::zeros({});
+  }
+  return options.max_norm > 0
+             ? clip_grad_norm_(model.parameters(), options.max_norm)
+             : get_total_norm(model.parameters());
 }
 
 }  // namespace
+
+StepOptions step_options(const TrainConfig& config) {
+  return {.max_norm = config.train.max_norm,
+          .optimizer_step = config.train.step_in_backward
+                                ? OptimizerStep::in_backward
+                                : OptimizerStep::after_backward};
+}
 
 at::Tensor numbers_of_rank(const std::vector<Batch>& micro_batches,
                            const StepOptions& options) {
@@ -53,14 +64,14 @@ at::Tensor numbers_of_rank(const std::vector<Batch>& micro_batches,
 at::Tensor compute_gradients(LanguageModel& model,
                              const std::vector<Batch>& micro_batches,
                              const at::Tensor& numbers, const DeviceMesh& mesh,
-                             double max_norm) {
+                             const StepOptions& options) {
   const auto of_all = sum_over_ranks(numbers, mesh);
   // Sharding averages gradients over ranks; we want their sum.
   const auto scale =
       static_cast<double>(mesh.numel()) / of_all[0].clamp_min(1.0);
   const auto loss = run_backwards(model, micro_batches, scale, mesh.device());
   // Of offloaded gradients it is on the host.
-  const auto norm = clip(model, max_norm).to(loss.device(), torch::kDouble);
+  const auto norm = clip(model, options).to(loss.device(), torch::kDouble);
   return torch::cat({of_all, sum_over_ranks(loss, mesh).view(1), norm.view(1)});
 }
 
@@ -84,7 +95,7 @@ StepResult train_step(LanguageModel& model, torch::optim::Optimizer& optimizer,
   // The one wait of a step for the device.
   const StepResult result = read_result(compute_gradients(
       model, micro_batches, numbers_of_rank(micro_batches, options), mesh,
-      options.max_norm));
+      options));
   if (result.updated) optimizer.step();
   optimizer.zero_grad();
   return result;

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "tessera/mesh/device_mesh.h"
+#include "tessera/shard/unit_memory.h"
 #include "tessera/train/language_model.h"
 #include "tessera/train/train_config.h"
 
@@ -31,16 +32,24 @@ enum class Wish { go_on, stop };
 /// Of a checkpoint that is being written meanwhile.
 enum class SaveHealth { fine, failed };
 
+/// What is done with all gradients before the step: their norm is taken and
+/// they are clipped to max_norm (0: they are not), or nothing, as they are gone
+/// then (OptimizerStep::in_backward).
 struct StepOptions {
-  double max_norm = 1.0;               // 0: gradients are not clipped
+  double max_norm = 1.0;
+  OptimizerStep optimizer_step = OptimizerStep::after_backward;
   Wish wish = Wish::go_on;             // of this rank: see StepResult::wish
   SaveHealth save = SaveHealth::fine;  // likewise
 };
 
+/// Those that a config decides.
+[[nodiscard]] StepOptions step_options(const TrainConfig& config);
+
 /// The same on every rank.
 struct StepResult {
   double loss = 0;       // mean over all tokens of the step, nats
-  double grad_norm = 0;  // before clipping
+  double grad_norm = 0;  // before clipping; 0 too where it is not known
+                         // (OptimizerStep::in_backward)
   int64_t tokens = 0;    // that had a target
   bool updated = true;   // false: loss or norm was not finite; nothing changed
   Wish wish = Wish::go_on;             // stop: some rank wished to
@@ -50,8 +59,9 @@ struct StepResult {
 /// Forward, backward, clip, update. A collective: every rank brings as many
 /// micro-batches. The gradients are sharded, hence equal work on all ranks;
 /// they are summed over ranks once, with the last micro-batch. `mesh` has one
-/// axis. A loss or norm
-/// that is not finite leaves weights and optimizer as they were.
+/// axis. A loss or norm that is not finite leaves weights and optimizer as they
+/// were; but not where units step inside of backward, which `model` must be
+/// told before (let_step_in_backward).
 StepResult train_step(LanguageModel& model, torch::optim::Optimizer& optimizer,
                       const std::vector<Batch>& micro_batches,
                       const DeviceMesh& mesh, const StepOptions& options);
@@ -66,7 +76,8 @@ StepResult train_step(LanguageModel& model, torch::optim::Optimizer& optimizer,
 /// nothing.
 [[nodiscard]] at::Tensor compute_gradients(
     LanguageModel& model, const std::vector<Batch>& micro_batches,
-    const at::Tensor& numbers, const DeviceMesh& mesh, double max_norm);
+    const at::Tensor& numbers, const DeviceMesh& mesh,
+    const StepOptions& options);
 /// Reads what `compute_gradients` returned: waits for the device.
 [[nodiscard]] StepResult read_result(const at::Tensor& computed);
 

@@ -194,6 +194,22 @@ TEST(TrainConfig, AGraphNeedsAnOptimizerOnTheDevice) {
             std::string::npos);
 }
 
+TEST(TrainConfig, AStepInsideOfBackwardHasNoNormAndNoSecondThoughts) {
+  const std::string on = "train.step_in_backward=true";
+  const std::string no_norm = "train.max_norm=0";
+  EXPECT_TRUE(default_train_config(Words{on, no_norm}).train.step_in_backward);
+  EXPECT_EQ(refusal_of("", {on}),
+            "command line: train.step_in_backward is on and train.max_norm is "
+            "above 0, but clipping needs all gradients before the first step; "
+            "set it to 0.");
+  EXPECT_NE(refusal_of("", {on, no_norm, "train.nonfinite=skip"})
+                .find("train.nonfinite is skip"),
+            std::string::npos);
+  EXPECT_NE(refusal_of("", {on, no_norm, "optimizer.name=torch_adamw"})
+                .find("optimizer.name is torch_adamw"),
+            std::string::npos);
+}
+
 TEST(TrainConfig, StepsOfATraceAreTheFirstAndTheLast) {
   const auto profile =
       default_train_config(Words{"profile.steps=10:13"}).profile;

@@ -54,6 +54,9 @@ Outcome train(int world_size, const ModelConfig& config, const Source& source,
     auto model = test::sharded(config, layout, how);
     // SGD-like size of steps: AdamW's own would turn rounding into signs.
     auto optimizer = build_optimizer(*model, {.lr = 1e-3, .eps = 1e-3});
+    if (options.optimizer_step == OptimizerStep::in_backward) {
+      let_step_in_backward(*model, *optimizer);
+    }
     std::vector<StepResult> results;
     for (int step = 0; step < steps; ++step) {
       results.push_back(train_step(*model, *optimizer,
@@ -105,6 +108,26 @@ TEST(TrainStep, RanksAndAccumulationDoNotChangeTheUpdate) {
     expect_same(train(2, config, split(config, 2, 2),
                       {.strategy = Strategy::replicate}),
                 one);
+  }
+}
+
+TEST(TrainStep, StepsInsideOfBackwardChangeNoBit) {
+  const StepOptions after{.max_norm = 0};
+  const StepOptions inside{.max_norm = 0,
+                           .optimizer_step = OptimizerStep::in_backward};
+  for (const ModelConfig& config : kSmallModels) {
+    for (const auto& [ranks, parts] : {std::pair{1, 1}, {2, 1}, {2, 3}}) {
+      const Source source = split(config, ranks, parts);
+      const auto want = train(ranks, config, source, {}, after);
+      const auto got = train(ranks, config, source, {}, inside);
+      for (size_t i = 0; i < want.steps.size(); ++i) {
+        EXPECT_EQ(got.steps[i].loss, want.steps[i].loss) << i;
+        EXPECT_TRUE(got.steps[i].updated) << i;
+      }
+      for (const auto& [name, value] : want.weights) {
+        EXPECT_TRUE(torch::equal(got.weights.at(name), value)) << name;
+      }
+    }
   }
 }
 
