@@ -193,6 +193,20 @@ TEST_F(WrongInFsdp2, AFirstUseInInferenceModeIsRightAndTrainsAfterwards) {
          c10::InferenceMode inference;
          expect_close(as_net(model).forward(input(0, 0)), want, "output");
        }});
+  on_ranks(2, [&](const World& world) {
+    Model model = build(make_net);
+    auto options = options_for(init_device_mesh(world));
+    options.mp_policy = {.param_dtype = torch::kBFloat16,
+                         .reduce_dtype = torch::kFloat};
+    shard(*model, options, kUnits);
+    {
+      c10::InferenceMode inference;  // whose tensors have no version
+      const Tensor output = as_net(*model).forward(input(0, 0));
+      expect_close(output.to(torch::kDouble), want, "output", 0.05);
+    }
+    plain_loss(*model, {world.rank(), 0, 1}).backward();
+    expect_nothing_gathered(*model, "after backward");
+  });
 }
 
 // There: at a world size of 1 sums in fp64 (as here) or fp16 are divided twice;
@@ -262,6 +276,10 @@ TEST_F(WrongInFsdp2, RandomInitialisationGivesEachShardNumbersOfItsOwn) {
     return whole;
   };
   const Tensors want = weights_at(1);
+  // Nor are the numbers of one layer those of another, but for their scale.
+  const Tensor a = want.at("a.f.weight").view({-1}) * std::sqrt(6);
+  const Tensor b = want.at("b.f.weight").view({-1}) * std::sqrt(8);
+  EXPECT_GT((a - b.narrow(0, 0, a.numel())).abs().max().item<double>(), 0.1);
   for (const int world_size : {2, 4}) {
     const Tensors got = weights_at(world_size);
     for (const auto& [name, weight] : want) {
