@@ -91,9 +91,14 @@ TEST(SafetensorsHeader, IsNotReadBeyondTheFile) {
   EXPECT_TRUE(
       says(message_of<CheckpointError>([&] { (void)read_header(path); }),
            "less than 8"));
-  testing::write_bytes(path, std::string("\xff\xff\xff\xff\xff\xff\xff\x7f{}"));
-  EXPECT_TRUE(says(
-      message_of<CheckpointError>([&] { (void)read_header(path); }), "claims"));
+  const std::string huge("\xff\xff\xff\xff\xff\xff\xff\x7f{}");
+  const std::string longer_than_the_file("\x03\0\0\0\0\0\0\0{}", 10);
+  for (const std::string& bytes : {huge, longer_than_the_file}) {
+    testing::write_bytes(path, bytes);
+    EXPECT_TRUE(
+        says(message_of<CheckpointError>([&] { (void)read_header(path); }),
+             "claims"));
+  }
 }
 
 TEST(SafetensorsHeader, IsRefusedBeforeItIsWrittenWrong) {
@@ -109,6 +114,8 @@ TEST(SafetensorsHeader, IsRefusedBeforeItIsWrittenWrong) {
 TEST(SafetensorsFiles, AreFilledInOrderUpToTheirSize) {
   EXPECT_EQ(divide_into_files({4, 4, 4, 9, 1}, 8),
             (std::vector<size_t>{0, 0, 1, 2, 3}));
+  EXPECT_EQ(divide_into_files({4, 4, 4, 4, 4}, 8),
+            (std::vector<size_t>{0, 0, 1, 1, 2}));
   EXPECT_EQ(divide_into_files({}, 8), std::vector<size_t>{});
   EXPECT_EQ(file_name(0, 1), "model.safetensors");
   EXPECT_EQ(file_name(1, 3), "model-00002-of-00003.safetensors");
