@@ -98,9 +98,13 @@ TEST(Safetensors, ASaveThatFailsLeavesTheOldFileAndNoOther) {
   const at::Tensor unknown = torch::zeros(2, torch::kComplexDouble);
   EXPECT_THROW(save(folder / "w", {{"a", unknown}}), Unsupported);
   EXPECT_TRUE(load(folder / "w")[0].second.equal(torch::ones(2)));
+  // After all is written: a folder is in the way.
+  std::filesystem::create_directories(folder / "taken/x");
+  EXPECT_THROW(save(folder / "taken", {{"a", torch::ones(2)}}),
+               CheckpointError);
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()),
                           std::filesystem::directory_iterator()),
-            1);
+            2);
 }
 
 }  // namespace
