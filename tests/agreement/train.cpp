@@ -222,9 +222,8 @@ Outcome train_plain(const Job& job) {
   const auto model = build(job);
   if (job.build == Build::meta) {
     tessera::materialize(*model, {.seed = kSeed, .device = job.device});
-  } else {
-    model->to(job.device);
   }
+  model->to(job.device);  // of a model on meta, the tables that it computed
   const auto optimizer = make_optimizer(job, *model);
   Data data(0, 1);
   Outcome outcome;

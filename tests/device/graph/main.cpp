@@ -41,6 +41,8 @@ struct Case {
   bool bfloat16 = false;
   Reshard reshard = Reshard::automatic;
   size_t prefetch = 0;
+  GatherCopy gather_copy = GatherCopy::none;
+  bool clip_in_step = false;
   int rows = 4;
   int steps = 8;
   int evaluate_every = 0;
@@ -122,6 +124,7 @@ class Training {
     auto model = train::build_model_meta(config_);
     FullyShardOptions how{.mesh = mesh_,
                           .reshard_after_forward = case_.reshard,
+                          .gather_copy = case_.gather_copy,
                           .prefetch = case_.prefetch};
     if (case_.bfloat16) {
       how.mp_policy = {.param_dtype = torch::kBFloat16,
@@ -168,12 +171,21 @@ class Training {
       loss.backward();
       sum += loss.detach();
     }
-    if (case_.max_norm > 0) {
-      clip_grad_norm_(model_->parameters(), case_.max_norm);
-    }
-    optimizer_.step();
-    optimizer_.zero_grad();
+    update();
     return {sum};
+  }
+
+  void update() {
+    if (case_.clip_in_step) {
+      optimizer_.step_clipped(get_total_norm(model_->parameters()),
+                              case_.max_norm);
+    } else {
+      if (case_.max_norm > 0) {
+        clip_grad_norm_(model_->parameters(), case_.max_norm);
+      }
+      optimizer_.step();
+    }
+    optimizer_.zero_grad();
   }
 
   double evaluate() {
@@ -261,6 +273,23 @@ std::vector<Case> cases() {
        .kernels = ModelKernels::fused,
        .bfloat16 = true,
        .step_in_backward = true},
+      {.name = "a copy for gathers, clipped in the step",
+       .bfloat16 = true,
+       .prefetch = 1,
+       .gather_copy = GatherCopy::kept,
+       .clip_in_step = true},
+      {.name = "a copy for gathers, steps in backward, fused kernels",
+       .max_norm = 0,
+       .recompute = RecomputePolicy::but_attention,
+       .kernels = ModelKernels::fused,
+       .bfloat16 = true,
+       .gather_copy = GatherCopy::kept,
+       .step_in_backward = true},
+      {.name = "a copy for gathers, evaluation, a load between replays",
+       .bfloat16 = true,
+       .gather_copy = GatherCopy::kept,
+       .evaluate_every = 2,
+       .load_before = 5},
       {.name = "evaluation after every step", .evaluate_every = 1},
       {.name = "evaluation, prefetch 1", .prefetch = 1, .evaluate_every = 2},
       {.name = "a load between replays", .load_before = 5},
@@ -273,6 +302,8 @@ bool check(const Case& wanted, const DeviceMesh& mesh) {
   Case in_turn = wanted;
   in_turn.prefetch = 0;
   in_turn.step_in_backward = false;
+  in_turn.gather_copy = GatherCopy::none;
+  in_turn.clip_in_step = false;
   const Outcome want = Training(in_turn, mesh, How::eager).run();
   const Outcome eager = Training(wanted, mesh, How::eager).run();
   const Outcome graph = Training(wanted, mesh, How::graph).run();

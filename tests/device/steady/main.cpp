@@ -255,33 +255,42 @@ bool check(const Case& wanted, const DeviceMesh& mesh) {
   return found.trouble.empty();
 }
 
-/// Rank 0 notes a collective that the others do not. The step's own comparison
-/// is looked at later, by the next step or when the ranks meet.
-std::string trouble_with_unlike(const DeviceMesh& mesh, bool by_next_step) {
-  Training training({.name = "unlike"}, mesh);
+enum class Found { by_next_step, when_ranks_meet };
+
+/// A step's comparison of what the ranks have issued is looked at later: by the
+/// next step, or when the ranks meet.
+bool finds_unlike(const DeviceMesh& mesh, Found how) {
+  try {
+    Training training({.name = "unlike"}, mesh);
+    training.step();
+    if (how == Found::by_next_step) {
+      wait_for_device();
+      training.step();
+    } else {
+      mesh.world().barrier();
+    }
+  } catch (const CommError& error) {
+    return true;
+  }
+  std::printf(
+      "FAILED rank %d: unlike collectives were not noticed %s\n",
+      mesh.world().rank(),
+      how == Found::by_next_step ? "by the next step" : "when the ranks met");
+  return false;
+}
+
+/// From here on the ranks' hashes differ: rank 0 notes a collective that the
+/// others do not.
+bool check_unlike(const DeviceMesh& mesh) {
+  Training training({.name = "alike"}, mesh);
   training.step();
+  mesh.world().barrier();
   CollectiveLog& log = training.log();
   if (mesh.world().rank() == 0) {
     log.finish(log.enter("extra", "note", {}, 1, torch::kLong));
   }
-  training.step();
-  try {
-    by_next_step ? training.step() : mesh.world().barrier();
-  } catch (const CommError& error) {
-    return "";
-  }
-  return "unlike collectives were not noticed";
-}
-
-bool check_unlike(const DeviceMesh& mesh) {
-  bool good = true;
-  for (const bool by_next_step : {true, false}) {
-    const std::string trouble = trouble_with_unlike(mesh, by_next_step);
-    if (trouble.empty()) continue;
-    std::printf("FAILED rank %d: %s\n", mesh.world().rank(), trouble.c_str());
-    good = false;
-  }
-  return good;
+  const bool next = finds_unlike(mesh, Found::by_next_step);
+  return finds_unlike(mesh, Found::when_ranks_meet) && next;
 }
 
 }  // namespace
