@@ -296,8 +296,7 @@ std::vector<Case> cases() {
   };
 }
 
-/// The same numbers eagerly and as a graph as with nothing at the same time:
-/// neither gathers ahead nor steps in backward.
+/// The same numbers, eager or a graph, as without gathers ahead and such steps.
 bool check(const Case& wanted, const DeviceMesh& mesh) {
   Case in_turn = wanted;
   in_turn.prefetch = 0;
@@ -359,8 +358,7 @@ bool check_host_wait_is_named(const DeviceMesh& mesh) {
   return good;
 }
 
-/// Rank 1 stays away from a replay: the job must end with a table that names
-/// the unit and the operator that rank 0 waits for.
+/// Rank 1 stays away from a replay: the job ends with rank 0's unit and operator.
 int hang(const World& world) {
   const Case wanted{.name = "hang"};
   Training training(wanted, init_device_mesh(world), How::graph);
