@@ -358,7 +358,7 @@ bool check_host_wait_is_named(const DeviceMesh& mesh) {
   return good;
 }
 
-/// Rank 1 stays away from a replay: the job ends with rank 0's unit and operator.
+/// Rank 1 stays away from a replay: the end names rank 0's unit and operator.
 int hang(const World& world) {
   const Case wanted{.name = "hang"};
   Training training(wanted, init_device_mesh(world), How::graph);
