@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "tessera/base/environment.h"
+#include "tessera/base/error.h"
 #include "tessera/comm/world.h"
 #include "tessera/shard/find_units.h"
 #include "tessera/shard/full_parameters.h"
@@ -129,6 +130,31 @@ TEST(TrainStep, StepsInsideOfBackwardChangeNoBit) {
       }
     }
   }
+}
+
+TEST(TrainStep, BackwardItselfIsTheStepWhenUnitsStepInside) {
+  const ModelConfig& config = kSmallModels[0];
+  const StepOptions inside{.max_norm = 0,
+                           .optimizer_step = OptimizerStep::in_backward};
+  run_ranks(2, [&](const World& world) {
+    const auto mesh = shard_mesh({}, world).flatten("all");
+    auto model = test::sharded(config, mesh);
+    auto optimizer = build_optimizer(*model, {});
+    let_step_in_backward(*model, *optimizer);
+    const Weights before = weights_of(*model);
+    const Batches batches = split(config, 2, 1)(world.rank(), 0);
+    (void)compute_gradients(*model, batches, numbers_of_rank(batches, inside),
+                            mesh, inside);
+    const Weights stepped = weights_of(*model);
+    optimizer->step();
+    const Weights after = weights_of(*model);
+    for (const auto& [name, value] : before) {
+      EXPECT_FALSE(torch::equal(stepped.at(name), value)) << name;
+      EXPECT_TRUE(torch::equal(after.at(name), stepped.at(name))) << name;
+    }
+    torch::optim::SGD other(model->parameters(), 0.1);
+    EXPECT_THROW(let_step_in_backward(*model, other), InvalidArgument);
+  });
 }
 
 TEST(TrainStep, ALayoutDoesNotChangeTheUpdate) {
