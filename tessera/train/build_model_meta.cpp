@@ -48,6 +48,9 @@ FullyShardOptions shard_options(const ShardConfig& config,
                             ? torch::kFloat
                             : torch::kBFloat16};
   }
+  if (config.gather_copy == CopyForGathers::kept) {
+    options.gather_copy = GatherCopy::kept;
+  }
   if (config.gather_dtype == GatherDtype::float8) {
     options.gather_transform = float8_gather();
   }

@@ -147,7 +147,10 @@ MemoryPlan plan_memory(const std::vector<UnitPlan>& units, const StepPlan& plan,
   m.logits = logits_bytes(o.model, forward_shape(o)).peak;
   const ResidentBytes whole =
       resident_bytes(with_activations(plan.step, units, plan.plan_index, o));
-  m.peak = whole.peak() + m.tables;
+  if (o.shard.gather_copy == CopyForGathers::kept) {
+    m.copies = sum_of(units, &UnitPlan::shard_numel) * compute_bytes(o);
+  }
+  m.peak = whole.peak() + m.tables + m.copies;
   return m;
 }
 

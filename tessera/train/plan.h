@@ -45,6 +45,7 @@ struct MemoryPlan {
   int64_t parameters = 0;  // shards, fp32
   int64_t gradients = 0;   // of the shards, fp32, until the optimizer steps
   int64_t optimizer = 0;   // AdamW's two moments, fp32
+  int64_t copies = 0;      // of the shards, for gathers (shard.gather_copy)
   int64_t tables = 0;      // of the model, on every rank
   int64_t gathered = 0;    // full parameters at once, the prefetched ones too
   int64_t parts = 0;       // of full parameters, kept from forward to backward

@@ -23,6 +23,7 @@ constexpr std::array kMemoryRows = {
               &MemoryPlan::gradients},
     MemoryRow{"optimizer", "optimizer (AdamW, two moments)",
               &MemoryPlan::optimizer},
+    MemoryRow{"copies", "copy of the shards for gathers", &MemoryPlan::copies},
     MemoryRow{"tables", "tables of rotary positions", &MemoryPlan::tables},
     MemoryRow{"gathered", "gathered parameters, at once",
               &MemoryPlan::gathered},
@@ -72,9 +73,9 @@ std::string replicas_text(const PlanOptions& o) {
 
 /// Rows of what this layout does not have are left out.
 bool is_there(const MemoryRow& row, const MemoryPlan& memory) {
-  const bool only_of_some = row.bytes == &MemoryPlan::parts ||
-                            row.bytes == &MemoryPlan::travelling ||
-                            row.bytes == &MemoryPlan::host;
+  const bool only_of_some =
+      row.bytes == &MemoryPlan::parts || row.bytes == &MemoryPlan::copies ||
+      row.bytes == &MemoryPlan::travelling || row.bytes == &MemoryPlan::host;
   return !only_of_some || memory.*row.bytes > 0;
 }
 

@@ -42,6 +42,21 @@ void refuse_with_replicate(const ConfigReader& reader, const char* key,
   });
 }
 
+void read_gather_copy(ConfigReader& reader, ShardConfig& shard) {
+  reader.get("shard.gather_copy", shard.gather_copy,
+             {{"none", CopyForGathers::none}, {"kept", CopyForGathers::kept}});
+  const bool sent = shard.param_dtype != Precision::float32 &&
+                    shard.gather_dtype == GatherDtype::param_dtype &&
+                    shard.offload == Offload::none;
+  require<InvalidArgument>(
+      shard.gather_copy == CopyForGathers::none || sent, [&] {
+        return str(reader.where("shard.gather_copy"),
+                   ": shard.gather_copy is kept, but gathers would not send "
+                   "the copy: that takes shard.param_dtype = \"bfloat16\", no "
+                   "float8 and no offload.");
+      });
+}
+
 }  // namespace
 
 void read_shard(ConfigReader& reader, ShardConfig& shard) {
@@ -60,10 +75,13 @@ void read_shard(ConfigReader& reader, ShardConfig& shard) {
              {{"off", Offload::none},
               {"pinned", Offload::pinned},
               {"pageable", Offload::pageable}});
+  read_gather_copy(reader, shard);
   if (shard.strategy == Strategy::fully_shard) return;
   refuse_with_replicate(reader, "shard.replicas", shard.replicas > 1);
   refuse_with_replicate(reader, "shard.reshard", shard.reshard_ranks > 0);
   refuse_with_replicate(reader, "shard.prefetch", shard.prefetch.has_value());
+  refuse_with_replicate(reader, "shard.gather_copy",
+                        shard.gather_copy == CopyForGathers::kept);
   refuse_with_replicate(reader, "shard.gather_dtype",
                         shard.gather_dtype == GatherDtype::float8);
 }

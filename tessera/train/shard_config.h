@@ -20,6 +20,9 @@ enum class Precision { float32, bfloat16 };
 enum class ReshardPolicy { automatic, always, never };
 enum class GatherDtype { param_dtype, float8 };
 
+/// Whether the shards exist in the param_dtype, too, for gathers to send.
+enum class CopyForGathers { none, kept };
+
 /// Where shards, their gradients and the optimizer are.
 enum class Offload { none, pinned, pageable };
 
@@ -32,13 +35,15 @@ struct ShardConfig {
                               // backward; 0: what `reshard` says
   int64_t replicas = 1;       // copies of the sharded model (HSDP)
   GatherDtype gather_dtype = GatherDtype::param_dtype;
+  CopyForGathers gather_copy = CopyForGathers::none;
   Offload offload = Offload::none;
   std::optional<int64_t> prefetch = {};  // units whose gathers start ahead;
                                          // unset: 1 on a GPU, 0 on a CPU
 };
 
-/// Errors: InvalidArgument as those of ConfigReader, and for keys of
-///         fully_shard with strategy = "replicate".
+/// Errors: InvalidArgument as those of ConfigReader, for keys of fully_shard
+///         with strategy = "replicate", and for a copy that gathers would not
+///         send.
 void read_shard(ConfigReader& reader, ShardConfig& shard);
 
 struct ShardShape {

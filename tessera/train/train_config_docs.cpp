@@ -81,6 +81,9 @@ constexpr std::array kDocs = {
     KeyDoc{"shard.reduce_dtype", "of gradient sums: float32, bfloat16"},
     KeyDoc{"shard.gather_dtype",
            "what travels in gathers: param_dtype, or float8 for matrices"},
+    KeyDoc{"shard.gather_copy",
+           "kept: shards in the param_dtype, too, so that gathers need not "
+           "cast; none"},
     KeyDoc{"shard.offload",
            "shards, gradients and optimizer in host memory: off, pinned, "
            "pageable"},

@@ -1,4 +1,5 @@
-// What is outside of the allocator, and a step inside of backward.
+// What is outside of the allocator, a step inside of backward, a second copy of
+// the shards.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -69,6 +70,18 @@ TEST(Plan, AStepInsideOfBackwardHoldsTheGradientsOfFewUnits) {
     const Plan same = plan_training(options);
     EXPECT_EQ(same.memory.gradients, same.memory.parameters) << ranks;
   }
+}
+
+TEST(Plan, ACopyForGathersIsThereAllTheTime) {
+  PlanOptions options{.model = model_preset("1b").model,
+                      .ranks = 2,
+                      .shard = {.param_dtype = Precision::bfloat16}};
+  const Plan plain = plan_training(options);
+  options.shard.gather_copy = CopyForGathers::kept;
+  const Plan plan = plan_training(options);
+  EXPECT_EQ(plain.memory.copies, 0);
+  EXPECT_EQ(plan.memory.copies, plain.memory.parameters / 2);
+  EXPECT_EQ(plan.memory.peak - plain.memory.peak, plan.memory.copies);
 }
 
 }  // namespace

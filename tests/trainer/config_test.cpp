@@ -149,6 +149,11 @@ TEST(TrainConfig, TheLayoutIsReadFromItsKeys) {
   EXPECT_EQ(how.prefetch, 1);
   EXPECT_EQ(how.gather_dtype, GatherDtype::float8);
   EXPECT_EQ(how.offload, Offload::pageable);
+  const ShardConfig copied =
+      default_train_config(
+          Words{"shard.param_dtype=bfloat16", "shard.gather_copy=kept"})
+          .shard;
+  EXPECT_EQ(copied.gather_copy, CopyForGathers::kept);
   const ShardConfig always =
       default_train_config(Words{"shard.reshard=always"}).shard;
   EXPECT_EQ(always.reshard, ReshardPolicy::always);
@@ -175,6 +180,15 @@ TEST(TrainConfig, ALayoutThatCannotBeIsSaidInOneSentence) {
   EXPECT_EQ(refusal_of("", {"shard.gather_dtype=float9"}),
             "command line: shard.gather_dtype is 'float9'; did you mean "
             "'float8'? It takes: param_dtype, float8.");
+  for (const Words& more :
+       {Words{"shard.param_dtype=float32"},
+        Words{"shard.param_dtype=bfloat16", "shard.gather_dtype=float8"},
+        Words{"shard.param_dtype=bfloat16", "shard.offload=pinned"}}) {
+    Words words = more;
+    words.push_back("shard.gather_copy=kept");
+    EXPECT_NE(refusal_of("", words).find("gathers would not send the copy"),
+              std::string::npos);
+  }
   for (const char* key : {"replicas=2", "reshard=2", "prefetch=1"}) {
     const Words words = {"shard.strategy=replicate", str("shard.", key)};
     EXPECT_NE(refusal_of("", words).find("shard.strategy is replicate, where "),

@@ -213,6 +213,19 @@ TEST(TrainStep, Float8GathersRoundTheSameAtAnyNumberOfRanks) {
   EXPECT_NEAR(one.steps[0].loss, exact.steps[0].loss, 0.05);
 }
 
+TEST(TrainStep, ACopyForGathersChangesNoBit) {
+  const ModelConfig config = kSmallModels[0];
+  ShardConfig how = {.param_dtype = Precision::bfloat16};
+  const auto want = train(2, config, split(config, 2, 1), how);
+  how.gather_copy = CopyForGathers::kept;
+  const auto got = train(2, config, split(config, 2, 1), how);
+  ASSERT_EQ(got.steps.size(), want.steps.size());
+  for (size_t i = 0; i < got.steps.size(); ++i) {
+    EXPECT_EQ(got.steps[i].loss, want.steps[i].loss) << i;
+    EXPECT_EQ(got.steps[i].grad_norm, want.steps[i].grad_norm) << i;
+  }
+}
+
 TEST(TrainStep, TheMeanIsOverTokensHoweverUnevenlyTheyLie) {
   const ModelConfig config = kSmallModels[0];
   const auto masked = [&](int step) {
