@@ -43,7 +43,8 @@ class StepBench(unittest.TestCase):
             if isinstance(node, ast.Assign)
             and getattr(node.targets[0], "id", "") == "out")
         self.assertEqual(list(run()), fields + [
-            "graph", "replicas", "float8", "prefetch", "step_in_backward"])
+            "graph", "replicas", "float8", "prefetch", "gather_copy",
+            "step_in_backward"])
 
     def test_says_what_was_measured(self):
         line = run("--accum", "2", "--no-reshard")
