@@ -127,6 +127,12 @@ class Communicator {
   /// Runs what `check_later` was given and is ready. Errors: those of the
   /// checks.
   virtual void run_due_checks() = 0;
+
+  /// Fails this rank's world: its waits end, and the other ranks hear of it.
+  /// For what the ranks cannot go on after, found when they are not all here.
+  /// Errors: CommError, always, with the table of all ranks; PeerFailure when
+  /// another rank failed before.
+  [[noreturn]] virtual void give_up(const std::string& cause) = 0;
 };
 
 }  // namespace tessera

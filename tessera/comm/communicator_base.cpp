@@ -87,6 +87,10 @@ void CommunicatorBase::check(ReduceOp op) const {
       });
 }
 
+void CommunicatorBase::give_up(const std::string& cause) {
+  world_->raise(world_->log.enter_unhashed(name_, "comparison", {}), cause);
+}
+
 void CommunicatorBase::check_reduce_scatter(ReduceOp op) const {
   require<InvalidArgument>(
       op == ReduceOp::sum || (op == ReduceOp::avg && has_mean()), [&] {

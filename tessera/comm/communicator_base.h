@@ -29,6 +29,7 @@ class CommunicatorBase : public Communicator {
       std::string_view bytes, const CallLabel& label) override;
   void check_later(DeferredCheck check) override;
   void run_due_checks() override;
+  [[noreturn]] void give_up(const std::string& cause) override;
 
  protected:
   [[nodiscard]] const std::shared_ptr<World::State>& world() const {

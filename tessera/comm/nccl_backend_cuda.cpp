@@ -40,8 +40,7 @@ namespace {
 // What a mesh calls the communicators that only sum some numbers (DeviceMesh):
 // one channel does for these. NCCL keeps buffers of device memory for each.
 bool moves_numbers_only(std::string_view name) {
-  return name.find("/control") != std::string_view::npos ||
-         name.find("/norm") != std::string_view::npos;
+  return name.ends_with("/control") || name.ends_with("/norm");
 }
 
 }  // namespace

@@ -129,6 +129,7 @@ void GraphedStep::free_full_parameters() {
 void GraphedStep::capture() {
   outputs_.clear();
   free_full_parameters();
+  refresh_copies(model_);  // or each replay would cast
   std::string failure;
   try {
     ReplayedCalls& calls = mesh_.world().replayed();

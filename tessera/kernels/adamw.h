@@ -9,7 +9,7 @@
 
 namespace tessera {
 
-/// 1-D, of one length, on one device; the moments and the gradient float.
+/// Of one size and strides, on one device; all but the copy float.
 struct AdamWTensors {
   at::Tensor parameter;
   at::Tensor gradient;
@@ -33,7 +33,8 @@ struct AdamWNumbers {
 
 /// Updates parameter, moments and copy. False, and nothing done, where there is
 /// no kernel: other devices than CUDA, builds without it, other dtypes than
-/// float, tensors that are not contiguous.
+/// float, tensors with holes or unlike strides, and a copy that is not
+/// contiguous.
 [[nodiscard]] bool adamw_in_one_pass(const AdamWTensors& tensors,
                                      const AdamWNumbers& numbers);
 

@@ -11,8 +11,11 @@ namespace tessera {
 
 namespace {
 
-bool is_plain_float(const at::Tensor& tensor) {
-  return tensor.scalar_type() == at::kFloat && tensor.is_contiguous();
+// Elements are all alike to the kernel: their order is, too.
+bool is_laid_out_as(const at::Tensor& tensor, const at::Tensor& parameter) {
+  return tensor.scalar_type() == at::kFloat &&
+         tensor.is_non_overlapping_and_dense() &&
+         tensor.strides() == parameter.strides();
 }
 
 std::optional<cuda::Element> copy_element(const at::Tensor& copy) {
@@ -38,7 +41,7 @@ bool adamw_in_one_pass(const AdamWTensors& t, const AdamWNumbers& n) {
   if (!element || !t.parameter.is_cuda()) return false;
   for (const at::Tensor* tensor :
        {&t.parameter, &t.gradient, &t.exp_avg, &t.exp_avg_sq}) {
-    if (!is_plain_float(*tensor)) return false;
+    if (!is_laid_out_as(*tensor, t.parameter)) return false;
   }
   const c10::DeviceGuard guard(t.parameter.device());
   cuda::launch(cuda::AdamW{.element = *element,

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <typeinfo>
 
 #include "tessera/base/error.h"
 #include "tessera/optim/adamw.h"
@@ -132,7 +133,10 @@ Stepped GradScaler::step(torch::optim::Optimizer& optimizer) {
         "update() once after the steps of all optimizers.");
   });
   if (progress.stage == Stage::ready) unscale_(optimizer);
-  auto* const adamw = dynamic_cast<AdamW*>(&optimizer);
+  // Itself: a class derived from it has a step() of its own.
+  auto* const adamw = typeid(optimizer) == typeid(AdamW)
+                          ? static_cast<AdamW*>(&optimizer)
+                          : nullptr;
   if (!adamw || !any_gradient(optimizer)) {
     const Stepped stepped = step_on_host(optimizer, progress.found);
     progress.stage = Stage::stepped;

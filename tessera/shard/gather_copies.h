@@ -7,7 +7,8 @@
 //
 // The captured step may send a copy without casting first, so the copy must be
 // current when a replay begins. What the captured optimizer has kept current is
-// so at the end of each replay.
+// so at the end of each replay. A sharded module outside of that model, which
+// the captured step reads too, is not looked after.
 #pragma once
 
 #include <torch/nn/module.h>

@@ -24,23 +24,28 @@ bool are_equal(const int64_t* hashes, int64_t count) {
                      [&](int64_t hash) { return hash == hashes[0]; });
 }
 
-/// `lanes`: null when the model is gone, and with it the way to a table.
-[[noreturn]] void raise_unlike(const ShardLanes* lanes) {
+constexpr auto kUnlike =
+    "the ranks have issued different collectives since the last check: blocks "
+    "of different units may have been mixed. A parameter was read on some "
+    "ranks only (a print, a norm or a branch on one rank), or the ranks run "
+    "different models.";
+
+/// Where all ranks find it at the same time.
+[[noreturn]] void raise_unlike(const ShardLanes& lanes) {
   std::string table;
-  if (lanes) {
-    const auto positions = lanes->control->exchange(
-        lanes->control->log().describe(), {.phase = "backward"});
-    table = " The last collective of each rank:";
-    for (size_t rank = 0; rank < positions.size(); ++rank) {
-      table += str("\n  rank ", rank, ": ", positions[rank]);
-    }
+  const auto positions = lanes.control->exchange(
+      lanes.control->log().describe(), {.phase = "backward"});
+  for (size_t rank = 0; rank < positions.size(); ++rank) {
+    table += str("\n  rank ", rank, ": ", positions[rank]);
   }
-  throw CommError(str(
-      "the ranks have issued different collectives since the last check: "
-      "blocks of different units may have been mixed. A parameter was read "
-      "on some ranks only (a print, a norm or a branch on one rank), or the "
-      "ranks run different models.",
-      table));
+  throw CommError(str(kUnlike, " The last collective of each rank:", table));
+}
+
+/// Where each rank finds it on its own, and others may wait for it already.
+/// `lanes`: null when the model is gone.
+[[noreturn]] void give_up_unlike(const ShardLanes* lanes) {
+  if (lanes) lanes->control->give_up(kUnlike);
+  throw CommError(kUnlike);
 }
 
 // Of all that this rank has issued; where a tree has several meshes, of what
@@ -61,10 +66,10 @@ class Sum {
  public:
   /// values: hashes of all ranks, then counts.
   Sum(const ShardLanes& lanes, const std::vector<int64_t>& values)
-      : num_hashes_(lanes.num_ranks()) {
+      : num_hashes_(lanes.num_ranks()), on_host_(lanes.device.is_cpu()) {
     GateOff off;
     torch::NoGradGuard no_grad;
-    if (lanes.device.is_cpu()) {
+    if (on_host_) {
       result_ = at::tensor(values, at::kLong);
       all_reduce(lanes, result_);
       return;
@@ -87,7 +92,9 @@ class Sum {
   const int64_t* counts(const ShardLanes* lanes) {
     done_.synchronize();
     const auto* values = result_.const_data_ptr<int64_t>();
-    if (!are_equal(values, num_hashes_)) raise_unlike(lanes);
+    if (!are_equal(values, num_hashes_)) {
+      on_host_ ? raise_unlike(*lanes) : give_up_unlike(lanes);
+    }
     return values + num_hashes_;
   }
 
@@ -100,6 +107,7 @@ class Sum {
   }
 
   int64_t num_hashes_;
+  bool on_host_;
   at::Tensor result_;
   StreamEvent done_;
 };

@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty.h>
 
+#include "tessera/device/capture.h"
 #include "tessera/module/gated_storage.h"
 #include "tessera/tensor/shard_tensor.h"
 
@@ -39,7 +40,8 @@ void FlatMaster::ensure_copy(c10::ScalarType dtype) {
 void FlatMaster::refresh_copy() {
   if (!copy.defined() || copy_is_current()) return;
   copy.copy_(data, /*non_blocking=*/true);
-  note_copy_is_current();
+  // A captured cast runs with the replays, if there will be any.
+  if (!capturing(data.device())) note_copy_is_current();
 }
 
 void FlatMaster::note_copy_is_current() { copy_version_ = version_of(data); }
