@@ -110,8 +110,12 @@ bool check_columns() {
        .gradient = got.gradient,
        .exp_avg = got.exp_avg,
        .exp_avg_sq = got.exp_avg_sq,
+       .max_exp_avg_sq = {},
+       .copy = {},
        .step = got.step,
-       .rate = rate()},
+       .rate = rate(),
+       .skip = {},
+       .factor = {}},
       {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1});
   const bool good = done && alike(got.written(), want.written());
   std::printf("%s adamw, column by column\n", good ? "PASS" : "FAIL");
