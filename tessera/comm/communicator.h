@@ -37,7 +37,7 @@ enum class ReduceOp {
   sum,
   min,
   max,
-  // Of the groups of distributed.h alone:
+  // Of the groups of distributed.h, and avg of a reduce_scatter that has_mean:
   avg,  // the sum, divided by the number of ranks
   product,
   band,  // bitwise and, or, exclusive or: of whole numbers

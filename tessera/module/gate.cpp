@@ -36,8 +36,7 @@ void for_each_tensor(const c10::IValue& value, const Visit& visit) {
 // Uninitialised allocations that name no device go to the meta device.
 void redirect_to_meta(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const auto& schema = op.schema();
-  if (schema.name() != "aten::empty" &&
-      schema.name() != "aten::empty_strided") {
+  if (schema.name() != "aten::empty" && schema.name() != "aten::empty_strided") {
     return;
   }
   const auto& arguments = schema.arguments();
@@ -159,10 +158,9 @@ void install_gate() {
         !c10::Dispatcher::singleton().hasBackendFallbackForDispatchKey(
             kGateKey),
         [] {
-          return str(
-              "tessera: another library in this process has registered "
-              "a fallback for the dispatch key DeferredInit, which "
-              "tessera's gate needs; only one of them can be used.");
+          return str("tessera: another library in this process has registered "
+                     "a fallback for the dispatch key DeferredInit, which "
+                     "tessera's gate needs; only one of them can be used.");
         });
     auto* made = new Registrations;
     made->any.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>());

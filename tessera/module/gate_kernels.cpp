@@ -33,8 +33,8 @@ at::Tensor cast_argument(StorageOwner& caster, const at::Tensor& value) {
 }
 
 template <class T>
-requires(!std::is_same_v<std::decay_t<T>, at::Tensor>) T &&
-    cast_argument(StorageOwner&, T&& value) {
+  requires(!std::is_same_v<std::decay_t<T>, at::Tensor>)
+T&& cast_argument(StorageOwner&, T&& value) {
   return std::forward<T>(value);
 }
 

@@ -77,13 +77,13 @@ void ShardGuard::refuse(const char* op, const at::Tensor& tensor) const {
             : offset == named.offset && tensor.numel() == 0;
     if (here) name = named.name;
   }
-  throw Unsupported(str(
-      op, " on the ", what_, " of parameter '", name,
-      "' would see this rank's part only. parameters() holds shards: use "
-      "clip_grad_norm_ for norms, materialize or a FullParameters scope for "
-      "initialisers and statistics, the module's typed member for the full "
-      "parameter, or local(shard) if this rank's part is meant. Optimizers "
-      "that are not elementwise (LBFGS) are not supported."));
+  throw Unsupported(
+      str(op, " on the ", what_, " of parameter '", name,
+          "' would see this rank's part only. parameters() holds shards: use "
+          "clip_grad_norm_ for norms, materialize or a FullParameters scope for "
+          "initialisers and statistics, the module's typed member for the full "
+          "parameter, or local(shard) if this rank's part is meant. Optimizers "
+          "that are not elementwise (LBFGS) are not supported."));
 }
 
 }  // namespace tessera

@@ -25,7 +25,7 @@ struct Link {
 
 class LinkedAutogradMeta final : public AutogradMeta {
  public:
-  LinkedAutogradMeta(std::shared_ptr<Link> link, AutogradMeta* Link::*side)
+  LinkedAutogradMeta(std::shared_ptr<Link> link, AutogradMeta* Link::* side)
       : link_(std::move(link)), side_(side) {
     link_.get()->*side_ = this;
   }
@@ -48,11 +48,11 @@ class LinkedAutogradMeta final : public AutogradMeta {
 
  private:
   std::shared_ptr<Link> link_;
-  AutogradMeta* Link::*side_;
+  AutogradMeta* Link::* side_;
 };
 
 void replace_meta(const at::Tensor& tensor, const std::shared_ptr<Link>& link,
-                  AutogradMeta* Link::*side) {
+                  AutogradMeta* Link::* side) {
   auto meta = std::make_unique<LinkedAutogradMeta>(link, side);
   if (auto* old = torch::autograd::impl::get_autograd_meta(tensor)) {
     meta->take(*old);

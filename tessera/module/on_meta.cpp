@@ -13,9 +13,8 @@ bool in_meta_scope() { return active; }
 
 MetaScope::MetaScope() : guard_((install_gate(), kGateKey)) {
   require<InvalidState>(!active, [] {
-    return str(
-        "on_meta: this thread is inside another on_meta already; build "
-        "the whole model in one.");
+    return str("on_meta: this thread is inside another on_meta already; build "
+               "the whole model in one.");
   });
   active = true;
 }

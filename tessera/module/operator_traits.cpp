@@ -46,10 +46,10 @@ const Names& metadata_operators() {
 
 const Names& elementwise_operators() {
   static const Names names = {
-      "aten::copy_",       "aten::zero_",           "aten::fill_",
-      "aten::_to_copy",    "aten::masked_fill_",    "aten::_fused_adam_",
+      "aten::copy_",       "aten::zero_",          "aten::fill_",
+      "aten::_to_copy",    "aten::masked_fill_",   "aten::_fused_adam_",
       "aten::_fused_sgd_", "aten::_fused_adagrad_", "aten::_fused_adamw_",
-      "aten::copy",        "aten::clone",           "aten::lift_fresh",
+      "aten::copy",        "aten::clone",          "aten::lift_fresh",
   };
   return names;
 }
