@@ -7,6 +7,7 @@
 #include <exception>
 #include <optional>
 #include <thread>
+#include <utility>
 
 #include "tessera/base/error.h"
 #include "tessera/base/log.h"
@@ -41,8 +42,7 @@ struct AsyncSaver::Job {
   void run(const std::stop_token& stop, HostCopy& memory) {
     const at::NoGradGuard no_grad;
     try {
-      memory.wait();
-      folder->write_apart(source->source());
+      folder->write_apart(source_in(memory));
     } catch (...) {
       write_failure = std::current_exception();
       failed = true;
@@ -52,6 +52,17 @@ struct AsyncSaver::Job {
     // Without its own part, rank 0 has nothing to wait for.
     if (peers.rank == 0 && !write_failure) commit(stop);
     ended = true;
+  }
+
+  // The file can be there before the copies are.
+  [[nodiscard]] WriteSource source_in(HostCopy& memory) const {
+    WriteSource copies = source->source();
+    copies.box = [&memory, box = std::move(copies.box)](const std::string& key,
+                                                        const Box& wanted) {
+      memory.wait();
+      return box(key, wanted);
+    };
+    return copies;
   }
 
   void commit(const std::stop_token& stop) {

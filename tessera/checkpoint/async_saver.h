@@ -13,7 +13,9 @@
 //
 // On a GPU the copies have a stream of their own and go to pinned memory. The
 // work that is issued after `save` waits for them on the GPU, or, with
-// Staging::beside_steps, only what comes after `before_change`:
+// Staging::beside_steps, only what comes after `before_change`. What is in host
+// memory is copied when `save` returns, or, beside steps, by the thread that
+// writes, and `before_change` waits for it.
 //
 //   checkpoint::AsyncSaver saver({.world = world}, Staging::beside_steps);
 //   for (...) {
@@ -22,6 +24,9 @@
 //     optimizer.step();
 //     if (step % 100 == 0) saver.save(str("ckpt/step-", step), state);
 //   }
+//
+// Where units step inside of backward (step_in_backward), `before_change` comes
+// before `backward`; before a step that is replayed (GraphedStep), before it.
 #pragma once
 
 #include <memory>
@@ -32,11 +37,10 @@
 
 namespace tessera::checkpoint {
 
-/// When a state on a GPU may change after `save`. One in host memory is copied
-/// when `save` returns.
+/// When a state may change after `save`.
 enum class Staging {
-  before_later_work,  // at once, by work of the current stream
-  beside_steps,       // by work of the current stream after `before_change`
+  before_later_work,  // at once, by the host or by work of the current stream
+  beside_steps,       // the same, after `before_change`
 };
 
 class AsyncSaver {
@@ -57,7 +61,8 @@ class AsyncSaver {
   void save(const std::string& path, const State& state);
 
   /// Later work of the current stream waits until the state of the last `save`
-  /// is copied. The host does not wait. Not collective; nothing without a save.
+  /// is copied. The host does not wait, but for what is in host memory. Not
+  /// collective; nothing without a save.
   void before_change() { memory_.block_later_work(); }
 
   /// Collective. Returns when the last save is complete.

@@ -1,5 +1,7 @@
 #include "tessera/checkpoint/host_copy.h"
 
+#include <ATen/core/grad_mode.h>
+
 #include <algorithm>
 
 #include "tessera/device/host_memory.h"
@@ -28,6 +30,8 @@ void HostCopy::reserve(int64_t num_bytes, c10::Device device) {
 
 std::vector<at::Tensor> HostCopy::begin(
     const std::vector<at::Tensor>& sources) {
+  on_host_.clear();  // of a save that failed before it came to its data
+  wait();
   const c10::Device device = device_of(sources);
   if (!device.is_cpu() && !stream_) {
     stream_ = make_stream(device, StreamPriority::normal);
@@ -46,23 +50,37 @@ std::vector<at::Tensor> HostCopy::begin(
     copies.push_back(
         elements_at(bytes_, at, source.scalar_type(), source.numel())
             .view(source.sizes()));
-    copies.back().copy_(source, /*non_blocking=*/!source.is_cpu());
     at += room_of(source);
+    if (source.is_cpu()) {
+      on_host_.push_back({copies.back(), source});
+    } else {
+      copies.back().copy_(source, /*non_blocking=*/true);
+      on_device_.push_back(source);
+    }
   }
   copied_.record(stream);
-  if (!device.is_cpu()) sources_ = sources;
   return copies;
 }
 
+void HostCopy::copy_on_host() {
+  const std::lock_guard lock(mutex_);
+  const at::NoGradGuard no_grad;
+  for (OnHost& each : on_host_) each.copy.copy_(each.source);
+  on_host_.clear();
+}
+
 void HostCopy::block_later_work() {
+  copy_on_host();
   if (stream_) copied_.block(current_stream(stream_->device()));
 }
 
 void HostCopy::wait() {
+  copy_on_host();
   if (!stream_) return;
   set_current_device(stream_->device());
   copied_.synchronize();
-  sources_.clear();
+  const std::lock_guard lock(mutex_);
+  on_device_.clear();
 }
 
 }  // namespace tessera::checkpoint

@@ -64,7 +64,7 @@ CheckpointSaver::CheckpointSaver(const TrainConfig& config, const World& world,
       world_(world),
       options_(std::move(options)),
       save_options_{.world = world, .storage = options_.storage},
-      async_(save_options_) {}
+      async_(save_options_, checkpoint::Staging::beside_steps) {}
 
 void CheckpointSaver::save(const TrainState& state, Keep keep) {
   const std::string path =

@@ -2,6 +2,7 @@
 //
 //   CheckpointSaver saver(config, world, {.text = data.text_id()});
 //   saver.save(state, Keep::latest);     // run/checkpoints/step-200
+//   saver.before_change();               // before each update
 //   saver.finish();
 //
 // A checkpoint holds, in the files of torch.distributed.checkpoint:
@@ -45,6 +46,10 @@ class CheckpointSaver {
   /// checkpoints go. Nothing when this step is saved already. A collective.
   /// Errors: AgreedFailure (cannot_write); that of the save before it, too.
   void save(const TrainState& state, Keep keep);
+
+  /// The weights are about to change: what is issued to the current stream
+  /// after this waits for the last save's copy of them. Not collective.
+  void before_change() { async_.before_change(); }
 
   /// Waits for the last save. A collective. Errors: as `save`.
   void finish();

@@ -36,6 +36,7 @@ StepResult GraphedTrainStep::operator()(const std::vector<Batch>& micro_batches,
     inputs.push_back(batch.input);
     inputs.push_back(batch.target);
   }
+  if (options.before_change) options.before_change();
   return read_result(step_(inputs)[0]);
 }
 

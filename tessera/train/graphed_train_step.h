@@ -25,10 +25,10 @@ class GraphedTrainStep {
   GraphedTrainStep(const GraphedTrainStep&) = delete;
   GraphedTrainStep& operator=(const GraphedTrainStep&) = delete;
 
-  /// As `train_step`, with the same results; of the options those of
-  /// clipping and stepping are the config's. A
-  /// loss or norm that is not finite is found on the device, which then leaves
-  /// weights and optimizer alone.
+  /// As `train_step`, with the same results; of the options those of clipping
+  /// and stepping are the config's, and `before_change` is called before all
+  /// of the step. A loss or norm that is not finite is found on the device,
+  /// which then leaves weights and optimizer alone.
   /// Errors: those of GraphedStep.
   StepResult operator()(const std::vector<Batch>& micro_batches,
                         const StepOptions& options);

@@ -123,6 +123,7 @@ class Training {
     StepOptions options = step_options(config_);
     options.wish = wish();
     options.save = saver_.health();
+    options.before_change = [this] { saver_.before_change(); };
     const StepResult result =
         graphed_
             ? (*graphed_)(next_batches(), options)

@@ -12,18 +12,26 @@
 namespace tessera::train {
 namespace {
 
+void tell_before_change(const StepOptions& options) {
+  if (options.before_change) options.before_change();
+}
+
 /// The sum of this rank's token losses; gradients are left in the parameters.
 at::Tensor run_backwards(LanguageModel& model,
                          const std::vector<Batch>& micro_batches,
-                         const at::Tensor& scale, c10::Device device) {
+                         const at::Tensor& scale, c10::Device device,
+                         const StepOptions& options) {
   auto sum = torch::zeros({}, scale.options());
   for (size_t i = 0; i < micro_batches.size(); ++i) {
+    const bool last = i + 1 == micro_batches.size();
     if (micro_batches.size() > 1) {
-      set_requires_gradient_sync(
-          model, i + 1 == micro_batches.size() ? Sync::on : Sync::off);
+      set_requires_gradient_sync(model, last ? Sync::on : Sync::off);
     }
     const auto loss = model.sum_of_losses(micro_batches[i].input.to(device),
                                           micro_batches[i].target.to(device));
+    if (last && options.optimizer_step == OptimizerStep::in_backward) {
+      tell_before_change(options);
+    }
     (loss * scale.to(loss.dtype())).backward();
     sum += loss.detach();
   }
@@ -69,7 +77,8 @@ at::Tensor compute_gradients(LanguageModel& model,
   // Sharding averages gradients over ranks; we want their sum.
   const auto scale =
       static_cast<double>(mesh.numel()) / of_all[0].clamp_min(1.0);
-  const auto loss = run_backwards(model, micro_batches, scale, mesh.device());
+  const auto loss =
+      run_backwards(model, micro_batches, scale, mesh.device(), options);
   // Of offloaded gradients it is on the host.
   const auto norm = clip(model, options).to(loss.device(), torch::kDouble);
   return torch::cat({of_all, sum_over_ranks(loss, mesh).view(1), norm.view(1)});
@@ -96,6 +105,10 @@ StepResult train_step(LanguageModel& model, torch::optim::Optimizer& optimizer,
   const StepResult result = read_result(compute_gradients(
       model, micro_batches, numbers_of_rank(micro_batches, options), mesh,
       options));
+  if (result.updated &&
+      options.optimizer_step == OptimizerStep::after_backward) {
+    tell_before_change(options);
+  }
   if (result.updated) optimizer.step();
   optimizer.zero_grad();
   return result;

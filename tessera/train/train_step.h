@@ -11,6 +11,7 @@
 #include <torch/optim/optimizer.h>
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "tessera/mesh/device_mesh.h"
@@ -35,11 +36,14 @@ enum class SaveHealth { fine, failed };
 /// What is done with all gradients before the step: their norm is taken and
 /// they are clipped to max_norm (0: they are not), or nothing, as they are gone
 /// then (OptimizerStep::in_backward).
+/// `before_change` is called when the weights are about to change: by what is
+/// issued to the current stream after it, as of AsyncSaver.
 struct StepOptions {
   double max_norm = 1.0;
   OptimizerStep optimizer_step = OptimizerStep::after_backward;
   Wish wish = Wish::go_on;             // of this rank: see StepResult::wish
   SaveHealth save = SaveHealth::fine;  // likewise
+  std::function<void()> before_change = {};
 };
 
 /// Those that a config decides.
@@ -71,9 +75,10 @@ StepResult train_step(LanguageModel& model, torch::optim::Optimizer& optimizer,
 /// failed: doubles [3], on the host.
 [[nodiscard]] at::Tensor numbers_of_rank(
     const std::vector<Batch>& micro_batches, const StepOptions& options);
-/// Gradients, clipped. Returns doubles [5] on the mesh's device, the same on
-/// all ranks: the sums of `numbers`, the sum of losses, the norm. Waits for
-/// nothing.
+/// Gradients, clipped. Where units step inside of backward, calls
+/// `before_change` before it. Returns doubles [5] on the mesh's device, the
+/// same on all ranks: the sums of `numbers`, the sum of losses, the norm. Waits
+/// for nothing.
 [[nodiscard]] at::Tensor compute_gradients(
     LanguageModel& model, const std::vector<Batch>& micro_batches,
     const at::Tensor& numbers, const DeviceMesh& mesh,

@@ -55,6 +55,30 @@ TEST(AsyncSaver, SavesTheSameBesideSteps) {
   EXPECT_EQ(difference(folder / "step-5", other / "step-5"), "");
 }
 
+// The thread that writes comes to the tensors after the step.
+TEST(AsyncSaver, BesideStepsSavesTheStateOfItsCallHoweverLateItIsWritten) {
+  const TemporaryFolder folder;
+  std::atomic<bool> stepped = false;
+  const auto hold = [&](int64_t, const std::string& path) {
+    if (path.ends_with(".distcp")) stepped.wait(false);
+  };
+  Trained trained({}, 7);
+  trained.step(0);
+  const State state = state_of(*trained.block, *trained.optimizer);
+  save(folder / "expected", state);
+  AsyncSaver saver({.storage = std::make_shared<HookedStorage>(hold)},
+                   Staging::beside_steps);
+  saver.save(folder / "beside", state);
+  saver.before_change();
+  trained.step(1);
+  stepped = true;
+  stepped.notify_all();
+  saver.wait();
+  EXPECT_EQ(difference(folder / "expected", folder / "beside"), "");
+  save(folder / "later", state);
+  EXPECT_NE(difference(folder / "expected", folder / "later"), "");
+}
+
 TEST(HostCopy, HoldsTensorsOfAnyDtypeAndStridesAsTheyWere) {
   const std::vector<at::Tensor> sources = {
       torch::rand({3, 5}), torch::rand({7, 2}, torch::kDouble).t(),
@@ -74,12 +98,23 @@ TEST(HostCopy, HoldsTensorsOfAnyDtypeAndStridesAsTheyWere) {
   }
 }
 
+TEST(HostCopy, OfHostMemoryIsMadeBeforeLaterWork) {
+  const at::Tensor source = torch::ones(5);
+  HostCopy memory;
+  const at::Tensor copy = memory.begin({source})[0];
+  memory.block_later_work();
+  source.zero_();
+  memory.wait();
+  EXPECT_EQ(copy.sum().item<float>(), 5);
+}
+
 TEST(HostCopy, KeepsItsMemoryForTheNextOne) {
   HostCopy memory;
   const void* first = memory.begin({torch::rand(1000)})[0].const_data_ptr();
   EXPECT_EQ(memory.begin({torch::rand({20, 50})})[0].const_data_ptr(), first);
   EXPECT_EQ(memory.begin({torch::rand(7)})[0].const_data_ptr(), first);
   const auto larger = memory.begin({torch::ones(70), torch::ones(5000)});
+  memory.wait();
   EXPECT_EQ(larger[1].sum().item<float>(), 5000);
 }
 
