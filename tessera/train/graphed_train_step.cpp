@@ -47,8 +47,8 @@ TensorVector GraphedTrainStep::body(const TensorVector& inputs) {
   }
   const auto computed =
       compute_gradients(model_, micro_batches, inputs[0], mesh_, options_);
-  optimizer_.step_unless(
-      computed.isfinite().all().logical_not().to(torch::kFloat));
+  step_clipped(optimizer_, computed, options_,
+               computed.isfinite().all().logical_not().to(torch::kFloat));
   optimizer_.zero_grad();
   return {computed};
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <typeinfo>
 
 #include "tessera/optim/clip_grad_norm.h"
 #include "tessera/shard/fully_shard.h"
@@ -38,13 +39,34 @@ at::Tensor run_backwards(LanguageModel& model,
   return sum;
 }
 
-at::Tensor clip(const LanguageModel& model, const StepOptions& options) {
-  if (options.optimizer_step == OptimizerStep::in_backward) {
-    return torch::zeros({});
-  }
-  return options.max_norm > 0
-             ? clip_grad_norm_(model.parameters(), options.max_norm)
+at::Tensor norm_of(const LanguageModel& model, const StepOptions& options) {
+  return options.optimizer_step == OptimizerStep::in_backward
+             ? torch::zeros({})
              : get_total_norm(model.parameters());
+}
+
+/// As get_total_norm gave it.
+at::Tensor norm_in(const at::Tensor& computed) {
+  return computed[4].to(torch::kFloat);
+}
+
+/// Optimizers derived from AdamW have a `step` of their own.
+AdamW* as_adamw(torch::optim::Optimizer& optimizer) {
+  return typeid(optimizer) == typeid(AdamW) ? static_cast<AdamW*>(&optimizer)
+                                            : nullptr;
+}
+
+void clip_and_step(LanguageModel& model, torch::optim::Optimizer& optimizer,
+                   const at::Tensor& computed, const StepOptions& options) {
+  if (AdamW* const adamw = as_adamw(optimizer)) {
+    step_clipped(*adamw, computed, options);
+    return;
+  }
+  if (options.max_norm > 0) {
+    clip_grads_with_norm_(model.parameters(), options.max_norm,
+                          norm_in(computed));
+  }
+  optimizer.step();
 }
 
 }  // namespace
@@ -80,7 +102,7 @@ at::Tensor compute_gradients(LanguageModel& model,
   const auto loss =
       run_backwards(model, micro_batches, scale, mesh.device(), options);
   // Of offloaded gradients it is on the host.
-  const auto norm = clip(model, options).to(loss.device(), torch::kDouble);
+  const auto norm = norm_of(model, options).to(loss.device(), torch::kDouble);
   return torch::cat({of_all, sum_over_ranks(loss, mesh).view(1), norm.view(1)});
 }
 
@@ -98,18 +120,28 @@ StepResult read_result(const at::Tensor& computed) {
   return result;
 }
 
+void step_clipped(AdamW& optimizer, const at::Tensor& computed,
+                  const StepOptions& options, const at::Tensor& skip) {
+  if (options.max_norm > 0) {
+    optimizer.step_clipped(norm_in(computed), options.max_norm, skip);
+  } else {
+    optimizer.step_unless(skip);
+  }
+}
+
 StepResult train_step(LanguageModel& model, torch::optim::Optimizer& optimizer,
                       const std::vector<Batch>& micro_batches,
                       const DeviceMesh& mesh, const StepOptions& options) {
+  const at::Tensor computed =
+      compute_gradients(model, micro_batches,
+                        numbers_of_rank(micro_batches, options), mesh, options);
   // The one wait of a step for the device.
-  const StepResult result = read_result(compute_gradients(
-      model, micro_batches, numbers_of_rank(micro_batches, options), mesh,
-      options));
+  const StepResult result = read_result(computed);
   if (result.updated &&
       options.optimizer_step == OptimizerStep::after_backward) {
     tell_before_change(options);
   }
-  if (result.updated) optimizer.step();
+  if (result.updated) clip_and_step(model, optimizer, computed, options);
   optimizer.zero_grad();
   return result;
 }

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "tessera/mesh/device_mesh.h"
+#include "tessera/optim/adamw.h"
 #include "tessera/shard/unit_memory.h"
 #include "tessera/train/language_model.h"
 #include "tessera/train/train_config.h"
@@ -33,9 +34,9 @@ enum class Wish { go_on, stop };
 /// Of a checkpoint that is being written meanwhile.
 enum class SaveHealth { fine, failed };
 
-/// What is done with all gradients before the step: their norm is taken and
-/// they are clipped to max_norm (0: they are not), or nothing, as they are gone
-/// then (OptimizerStep::in_backward).
+/// What is done with all gradients before the step: their norm is taken, and
+/// they are clipped to max_norm (0: they are not); AdamW does so as it reads
+/// them. Nothing where they are gone then (OptimizerStep::in_backward).
 /// `before_change` is called when the weights are about to change: by what is
 /// issued to the current stream after it, as of AsyncSaver.
 struct StepOptions {
@@ -75,7 +76,7 @@ StepResult train_step(LanguageModel& model, torch::optim::Optimizer& optimizer,
 /// failed: doubles [3], on the host.
 [[nodiscard]] at::Tensor numbers_of_rank(
     const std::vector<Batch>& micro_batches, const StepOptions& options);
-/// Gradients, clipped. Where units step inside of backward, calls
+/// Gradients, not clipped yet. Where units step inside of backward, calls
 /// `before_change` before it. Returns doubles [5] on the mesh's device, the
 /// same on all ranks: the sums of `numbers`, the sum of losses, the norm. Waits
 /// for nothing.
@@ -83,6 +84,10 @@ StepResult train_step(LanguageModel& model, torch::optim::Optimizer& optimizer,
     LanguageModel& model, const std::vector<Batch>& micro_batches,
     const at::Tensor& numbers, const DeviceMesh& mesh,
     const StepOptions& options);
+/// Clips and steps, in one pass, by the norm that `compute_gradients` returned.
+/// `skip` as of AdamW::step_unless, or undefined. Waits for nothing.
+void step_clipped(AdamW& optimizer, const at::Tensor& computed,
+                  const StepOptions& options, const at::Tensor& skip = {});
 /// Reads what `compute_gradients` returned: waits for the device.
 [[nodiscard]] StepResult read_result(const at::Tensor& computed);
 

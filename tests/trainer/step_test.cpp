@@ -14,6 +14,7 @@
 #include "tessera/base/environment.h"
 #include "tessera/base/error.h"
 #include "tessera/comm/world.h"
+#include "tessera/optim/clip_grad_norm.h"
 #include "tessera/shard/find_units.h"
 #include "tessera/shard/full_parameters.h"
 #include "tessera/train/build_optimizer.h"
@@ -46,15 +47,18 @@ Weights weights_of(LanguageModel& model) {
 
 Outcome train(int world_size, const ModelConfig& config, const Source& source,
               const ShardConfig& how = {}, const StepOptions& options = {},
-              int steps = 3) {
+              int steps = 3,
+              // Size of steps as of SGD: AdamW's own would turn rounding into
+              // signs.
+              const OptimizerConfig& optimizer_config = {.lr = 1e-3,
+                                                         .eps = 1e-3}) {
   environment::disable_flight_recorder();
   Outcome outcome;
   run_ranks(world_size, [&](const World& world) {
     const auto layout = shard_mesh(how, world);
     const auto mesh = layout.flatten("all");
     auto model = test::sharded(config, layout, how);
-    // SGD-like size of steps: AdamW's own would turn rounding into signs.
-    auto optimizer = build_optimizer(*model, {.lr = 1e-3, .eps = 1e-3});
+    auto optimizer = build_optimizer(*model, optimizer_config);
     if (options.optimizer_step == OptimizerStep::in_backward) {
       let_step_in_backward(*model, *optimizer);
     }
@@ -109,6 +113,56 @@ TEST(TrainStep, RanksAndAccumulationDoNotChangeTheUpdate) {
     expect_same(train(2, config, split(config, 2, 2),
                       {.strategy = Strategy::replicate}),
                 one);
+  }
+}
+
+/// Steps that clip in a pass of their own, as a user would write them.
+Outcome train_by_hand(int world_size, const ModelConfig& config,
+                      const Source& source, OptimizerKind kind,
+                      const StepOptions& options) {
+  Outcome outcome;
+  run_ranks(world_size, [&](const World& world) {
+    const auto mesh = shard_mesh({}, world).flatten("all");
+    auto model = test::sharded(config, mesh);
+    auto optimizer = build_optimizer(*model, {.kind = kind, .lr = 1e-2});
+    std::vector<StepResult> results;
+    for (int step = 0; step < 3; ++step) {
+      const Batches batches = source(world.rank(), step);
+      results.push_back(read_result(compute_gradients(
+          *model, batches, numbers_of_rank(batches, options), mesh, options)));
+      const at::Tensor norm =
+          clip_grad_norm_(model->parameters(), options.max_norm);
+      EXPECT_EQ(norm.item<double>(), results.back().grad_norm);
+      optimizer->step();
+      optimizer->zero_grad();
+    }
+    auto weights = weights_of(*model);
+    if (world.rank() == 0) outcome = {results, std::move(weights)};
+  });
+  return outcome;
+}
+
+TEST(TrainStep, ClipsToTheBitsOfAPassOfItsOwn) {
+  for (const double max_norm : {0.05, 100.0}) {
+    for (const auto kind :
+         {OptimizerKind::fused_adamw, OptimizerKind::torch_adamw}) {
+      for (const auto& [ranks, parts] : {std::pair{1, 1}, {3, 2}}) {
+        const ModelConfig& config = kSmallModels[0];
+        const Source source = split(config, ranks, parts);
+        const StepOptions options{.max_norm = max_norm};
+        const auto want = train_by_hand(ranks, config, source, kind, options);
+        const auto got = train(ranks, config, source, {}, options, 3,
+                               {.kind = kind, .lr = 1e-2});
+        for (size_t i = 0; i < want.steps.size(); ++i) {
+          EXPECT_EQ(got.steps[i].loss, want.steps[i].loss) << i;
+          EXPECT_EQ(got.steps[i].grad_norm, want.steps[i].grad_norm) << i;
+          EXPECT_EQ(got.steps[i].grad_norm > max_norm, max_norm < 1) << i;
+        }
+        for (const auto& [name, value] : want.weights) {
+          EXPECT_TRUE(torch::equal(got.weights.at(name), value)) << name;
+        }
+      }
+    }
   }
 }
 
