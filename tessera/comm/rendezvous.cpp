@@ -1,9 +1,9 @@
 #include "tessera/comm/rendezvous.h"
 
-#include <torch/csrc/distributed/c10d/exception.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <algorithm>
+#include <thread>
 #include <utility>
 
 #include "tessera/base/error.h"
@@ -11,12 +11,21 @@
 namespace tessera {
 namespace {
 
+using std::chrono::microseconds;
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
-constexpr milliseconds kSlice{500};
 
-std::string key_of(const std::string& key, int64_t use, int rank) {
-  return str("exchange/", key, "/", use, "/", rank);
+// Between two looks at the store. It grows with the wait, so that nobody leaves
+// later than by a sixteenth of it, and with the world, so that the looks of all
+// ranks stay below 50000 a second at first and 10000 (or 50 a rank) later.
+//
+// Not Store::wait, which cannot be ended but by a time-out of its own, and each
+// of those is two warnings in the log of the TCP store.
+Clock::duration pause_after(Clock::duration waited, int size) {
+  const Clock::duration least = size * microseconds(20);
+  const Clock::duration most =
+      std::max<Clock::duration>(milliseconds(20), size * microseconds(100));
+  return std::clamp<Clock::duration>(waited / 16, least, most);
 }
 
 std::vector<uint8_t> to_bytes(std::string_view text) {
@@ -37,15 +46,10 @@ Rendezvous::Rendezvous(c10::intrusive_ptr<c10d::Store> store, int rank,
 std::vector<std::string> Rendezvous::exchange(const std::string& key,
                                               std::string_view bytes) {
   if (size_ == 1) return {std::string(bytes)};
-  const int64_t use = next_use("exchange/" + key);
-  std::vector<std::string> keys;
-  for (int r = 0; r < size_; ++r) keys.push_back(key_of(key, use, r));
-  store_->set(keys[rank_], to_bytes(bytes));
-  wait_for(keys, "exchange '" + key + "'", timeout_);
-  std::vector<std::string> result;
-  for (const std::string& k : keys) result.push_back(store_->get_to_str(k));
-  // All ranks are in this use, so none still reads the one before.
-  if (use > 0) store_->deleteKey(key_of(key, use - 1, rank_));
+  const Meeting meeting = next_meeting("exchange", key);
+  arrive(meeting, bytes, timeout_);
+  std::vector<std::string> result = values(meeting);
+  leave(meeting);
   return result;
 }
 
@@ -53,56 +57,85 @@ void Rendezvous::barrier(const std::string& key) { barrier(key, timeout_); }
 
 void Rendezvous::barrier(const std::string& key, milliseconds timeout) {
   if (size_ == 1) return;
-  const int64_t use = next_use("barrier/" + key);
-  const auto name = [&](std::string_view part, int64_t u) {
-    return str("barrier/", key, "/", u, "/", part);
-  };
-  store_->set(name(std::to_string(rank_), use), to_bytes("here"));
-  if (store_->add(name("count", use), 1) == size_) {
-    store_->set(name("all", use), to_bytes("here"));
-  }
-  try {
-    wait_for({name("all", use)}, "barrier '" + key + "'", timeout);
-  } catch (const CommError& error) {
-    std::vector<std::string> keys;
-    for (int r = 0; r < size_; ++r)
-      keys.push_back(name(std::to_string(r), use));
-    throw CommError(str(error.what(), missing(keys)));
-  }
-  if (use > 0) store_->deleteKey(name(std::to_string(rank_), use - 1));
-  if (use > 0 && rank_ == 0) store_->deleteKey(name("count", use - 1));
-  if (use > 0 && rank_ == 0) store_->deleteKey(name("all", use - 1));
+  const Meeting meeting = next_meeting("barrier", key);
+  arrive(meeting, "here", timeout);
+  leave(meeting);
 }
 
-int64_t Rendezvous::next_use(const std::string& key) {
+Rendezvous::Meeting Rendezvous::next_meeting(const std::string& kind,
+                                             const std::string& key) {
+  Meeting meeting{.what = str(kind, " '", key, "'"),
+                  .prefix = str(kind, "/", key, "/")};
   const std::lock_guard lock(mutex_);
-  return uses_[key]++;
+  meeting.use = uses_[meeting.prefix]++;
+  return meeting;
 }
 
-void Rendezvous::wait_for(const std::vector<std::string>& keys,
-                          const std::string& what, milliseconds timeout) {
-  const auto deadline = Clock::now() + timeout;
-  for (;;) {
-    const auto left =
-        std::chrono::duration_cast<milliseconds>(deadline - Clock::now());
-    try {
-      store_->wait(keys, std::clamp(left, milliseconds(1), kSlice));
-      return;
-    } catch (const c10::DistStoreError&) {
-      // The slice is over.
-    }
+std::string Rendezvous::key_of(const Meeting& meeting, std::string_view part) {
+  return str(meeting.prefix, meeting.use, "/", part);
+}
+
+std::vector<std::string> Rendezvous::keys_of_ranks(
+    const Meeting& meeting) const {
+  std::vector<std::string> keys;
+  for (int rank = 0; rank < size_; ++rank) {
+    keys.push_back(key_of(meeting, std::to_string(rank)));
+  }
+  return keys;
+}
+
+// The last to come tells the others by one key: a look is small in a large
+// world, too.
+void Rendezvous::arrive(const Meeting& meeting, std::string_view value,
+                        milliseconds timeout) {
+  store_->set(key_of(meeting, std::to_string(rank_)), to_bytes(value));
+  const std::string all = key_of(meeting, "all");
+  if (store_->add(key_of(meeting, "count"), 1) == size_) {
+    store_->set(all, to_bytes("here"));
+    return;
+  }
+  const auto begin = Clock::now();
+  while (!store_->check({all})) {
     require<CommError>(!is_cancelled_(), [&] {
-      return str(what, ": ended, because another rank failed.");
+      return str(meeting.what, ": ended, because another rank failed.");
     });
-    require<CommError>(Clock::now() < deadline, [&] {
-      return str(what, ": not all ranks came within ", timeout.count(), " ms.",
-                 keys.size() > 1 ? missing(keys) : "");
+    const auto waited = Clock::now() - begin;
+    require<CommError>(waited < timeout, [&] {
+      return str(meeting.what, ": not all ranks came within ", timeout.count(),
+                 " ms.", missing(meeting));
     });
+    std::this_thread::sleep_for(std::min<Clock::duration>(
+        pause_after(waited, size_), timeout - waited));
   }
 }
 
-std::string Rendezvous::missing(const std::vector<std::string>& keys) {
+std::vector<std::string> Rendezvous::values(const Meeting& meeting) {
+  const std::vector<std::string> keys = keys_of_ranks(meeting);
+  std::vector<std::string> values;
+  if (store_->hasExtendedApi()) {
+    for (const auto& value : store_->multiGet(keys)) {
+      values.emplace_back(value.begin(), value.end());
+    }
+    return values;
+  }
+  for (const std::string& key : keys) values.push_back(store_->get_to_str(key));
+  return values;
+}
+
+// All ranks are in this use, so none still reads the one before.
+void Rendezvous::leave(const Meeting& meeting) {
+  if (meeting.use == 0) return;
+  Meeting before = meeting;
+  --before.use;
+  store_->deleteKey(key_of(before, std::to_string(rank_)));
+  if (rank_ != 0) return;
+  store_->deleteKey(key_of(before, "count"));
+  store_->deleteKey(key_of(before, "all"));
+}
+
+std::string Rendezvous::missing(const Meeting& meeting) {
   std::string ranks;
+  const std::vector<std::string> keys = keys_of_ranks(meeting);
   for (size_t r = 0; r < keys.size(); ++r) {
     if (!store_->check({keys[r]})) ranks += str(ranks.empty() ? "" : ", ", r);
   }

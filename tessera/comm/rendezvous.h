@@ -20,7 +20,8 @@ namespace tessera {
 
 class Rendezvous {
  public:
-  /// `is_cancelled` is asked about twice a second; true ends a wait.
+  /// `is_cancelled` is asked at each look at the store, often; true ends a
+  /// wait.
   Rendezvous(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
              std::chrono::milliseconds timeout,
              std::function<bool()> is_cancelled);
@@ -37,10 +38,24 @@ class Rendezvous {
   void barrier(const std::string& key, std::chrono::milliseconds timeout);
 
  private:
-  int64_t next_use(const std::string& key);
-  void wait_for(const std::vector<std::string>& keys, const std::string& what,
-                std::chrono::milliseconds timeout);
-  [[nodiscard]] std::string missing(const std::vector<std::string>& keys);
+  /// One use of a key. In the store stand, below prefix and use, what each rank
+  /// brings, how many are there, and "all" when all are.
+  struct Meeting {
+    std::string what;  // "exchange 'new_group'"
+    std::string prefix;
+    int64_t use = 0;
+  };
+  [[nodiscard]] Meeting next_meeting(const std::string& kind,
+                                     const std::string& key);
+  [[nodiscard]] static std::string key_of(const Meeting& meeting,
+                                          std::string_view part);
+  [[nodiscard]] std::vector<std::string> keys_of_ranks(
+      const Meeting& meeting) const;
+  void arrive(const Meeting& meeting, std::string_view value,
+              std::chrono::milliseconds timeout);
+  [[nodiscard]] std::vector<std::string> values(const Meeting& meeting);
+  void leave(const Meeting& meeting);
+  [[nodiscard]] std::string missing(const Meeting& meeting);
 
   c10::intrusive_ptr<c10d::Store> store_;
   int rank_;

@@ -8,6 +8,7 @@
 #include <unistd.h>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <filesystem>
@@ -135,6 +136,20 @@ bool contains(const std::string& text, std::string_view part) {
   return text.find(part) != std::string::npos;
 }
 
+/// The lines of `text` in which none of `parts` is.
+std::string lines_beside(const std::string& text,
+                         const std::vector<std::string>& parts) {
+  std::istringstream lines(text);
+  std::string others;
+  for (std::string line; std::getline(lines, line);) {
+    const bool known = std::any_of(
+        parts.begin(), parts.end(),
+        [&](const std::string& part) { return contains(line, part); });
+    if (!known) others += line + "\n";
+  }
+  return others;
+}
+
 TEST(Processes, MeetAtTheStoreOfRankZeroAndPartInGoodOrder) {
   for (const char* what : {"sum", "slow_end"}) {
     auto workers = start(what, 2, free_port());
@@ -149,6 +164,18 @@ TEST(Processes, MeetAtTheStoreOfRankZeroAndPartInGoodOrder) {
                          "WORLD_SIZE: 2 ranks, Gloo"))
         << workers[0].output();
   }
+}
+
+// LibTorch's TCP store warns of each wait that ends by a time-out.
+TEST(Processes, LogNothingWhileTheyWaitAtTheStore) {
+  const auto begin = Clock::now();
+  auto workers = start("wait", 2, free_port());
+  for (Worker& worker : workers) {
+    EXPECT_EQ(worker.end(), 0) << worker.output();
+    EXPECT_TRUE(contains(worker.output(), "sum 3\n")) << worker.output();
+    EXPECT_EQ(lines_beside(worker.output(), {"sum 3", "job found by"}), "");
+  }
+  EXPECT_GT(Clock::now() - begin, 6s);
 }
 
 TEST(Processes, RunAloneWithoutALauncher) {

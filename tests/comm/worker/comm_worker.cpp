@@ -51,12 +51,23 @@ void connect_what_hangs(const World& world, const std::vector<int>& ranks) {
   });
 }
 
+// Each rank waits once for the other.
+void wait_at_the_store(const World& world) {
+  for (int late = 0; late < world.size(); ++late) {
+    if (world.rank() == late) std::this_thread::sleep_for(2s);
+    world.barrier();
+  }
+  if (world.rank() == 0) std::this_thread::sleep_for(2s);
+  (void)world.exchange("late", "here");
+}
+
 void run(const std::string& what, std::chrono::seconds timeout) {
   const World world = init_distributed({.timeout = timeout});
   std::vector<int> ranks(world.size());
   std::iota(ranks.begin(), ranks.end(), 0);
   auto comm = world.make_communicator("dp/gather", ranks);
   sum_ranks(*comm, "layers.0");
+  if (what == "wait") wait_at_the_store(world);
   if (what == "hang_in_abort") {
     connect_what_hangs(world, ranks);
     if (world.rank() == 0) stay_away();
