@@ -14,6 +14,41 @@
 
 namespace tessera {
 
+/// Notes that shards are written. LibTorch's fused optimizers (_fused_sgd_) and
+/// operators of others' without an autograd kernel leave the version counters
+/// where they are: gathered weights would then seem to be those of the shards.
+class WrittenShards {
+ public:
+  WrittenShards() = default;
+  ~WrittenShards() {
+    for (Counter& counter : counters_) {
+      if (counter.of_shards.current_version() == counter.before) {
+        counter.of_shards.bump();
+      }
+    }
+  }
+  WrittenShards(const WrittenShards&) = delete;
+  WrittenShards& operator=(const WrittenShards&) = delete;
+
+  /// Before the operator. The shards in one storage share a counter.
+  void add(const GatedStorage* storage, const at::Tensor& shard) {
+    for (const Counter& counter : counters_) {
+      if (counter.storage == storage) return;
+    }
+    const auto& version = shard.unsafeGetTensorImpl()->version_counter();
+    if (!version.enabled()) return;
+    counters_.push_back({storage, version, version.current_version()});
+  }
+
+ private:
+  struct Counter {
+    const GatedStorage* storage;
+    c10::VariableVersion of_shards;
+    uint32_t before;
+  };
+  c10::SmallVector<Counter, 2> counters_;
+};
+
 class GateUse {
  public:
   GateUse(const char* name, bool elementwise)
@@ -49,12 +84,13 @@ class GateUse {
   template <class Other>
   void reads(const Other&) {}
 
-  /// Raises when `tensor` is a full parameter.
+  /// Raises when `tensor` is a full parameter. A write to a shard is seen in
+  /// its version once the operator has run.
   void writes(const at::Tensor& tensor) {
     GatedStorage* storage = gated_storage_of(tensor);
-    if (storage && storage->owner()) {
-      storage->owner()->refuse_write(name_, tensor);
-    }
+    if (!storage) return;
+    if (storage->owner()) storage->owner()->refuse_write(name_, tensor);
+    written_.add(storage, tensor);
   }
 
   /// Has everything gathered. Their `after_read` comes with the destructor.
@@ -83,6 +119,7 @@ class GateUse {
 
   const char* name_;
   bool elementwise_;
+  WrittenShards written_;
   c10::SmallVector<StorageOwner*, 4> owners_;
   size_t entered_ = 0;
 };
