@@ -79,11 +79,10 @@ TensorVector GraphedStep::operator()(const TensorVector& inputs) {
       capture();
     }
     if (graph_.captured()) {
-      refresh_copies(model_);
+      units_.before_replay();
       mesh_.world().replayed().launch();
       graph_.replay();
-      mark_changed(model_);
-      note_current(copies_);
+      units_.after_replay();
     } else {
       run_eagerly();
     }
@@ -118,22 +117,18 @@ void GraphedStep::take_inputs(const TensorVector& inputs) {
 
 void GraphedStep::run_eagerly() {
   ++num_eager_;
+  const StepUnits::Recording recording(units_, StepRun::eager);
   graph_.run([&] { outputs_ = body_(inputs_); });
-}
-
-// A capture begins as every replay does: with nothing gathered.
-void GraphedStep::free_full_parameters() {
-  for (const auto& module : model_.modules()) reshard(*module);
 }
 
 void GraphedStep::capture() {
   outputs_.clear();
-  free_full_parameters();
-  refresh_copies(model_);  // or each replay would cast
+  units_.before_capture(model_);
   std::string failure;
   try {
     ReplayedCalls& calls = mesh_.world().replayed();
     calls.prepare(mesh_.device());
+    const StepUnits::Recording recording(units_, StepRun::capture);
     graph_.capture([&] {
       calls.begin();
       outputs_ = body_(inputs_);
@@ -143,14 +138,14 @@ void GraphedStep::capture() {
     failure = error.what();
   }
   state_version_ = optimizer_.state_version();
-  copies_ = current_copies(model_);
+  units_.after_capture();
   if (!all_captured(failure)) eager_for_good_ = true;
 }
 
 void GraphedStep::forget_capture() {
   outputs_.clear();
   graph_.drop();
-  free_full_parameters();
+  units_.reshard();
   optimizer_.zero_grad();
 }
 

@@ -25,6 +25,10 @@
 // Between calls the model can be evaluated, saved and loaded. A load of the
 // optimizer's state makes the next call capture anew.
 //
+// The body may read sharded modules outside of `model`, too; what others write
+// to them between calls is seen, as it is for the model. Where it only writes
+// one (a moving average), call `mark_changed(module)` before that is used.
+//
 // What a graph does not follow: changes of weight decay, betas and eps, of
 // requires_grad, of train() and eval(). Call `capture_again` after them. The
 // steps of torch::optim's optimizers count on the host and must not be
@@ -42,7 +46,7 @@
 #include "tessera/mesh/device_mesh.h"
 #include "tessera/module/recompute.h"
 #include "tessera/optim/adamw.h"
-#include "tessera/shard/gather_copies.h"
+#include "tessera/shard/step_units.h"
 
 namespace tessera {
 
@@ -89,7 +93,6 @@ class GraphedStep {
   void take_inputs(const TensorVector& inputs);
   void run_eagerly();
   void capture();
-  void free_full_parameters();
   void forget_capture();
   [[nodiscard]] bool all_captured(const std::string& failure);
 
@@ -103,7 +106,7 @@ class GraphedStep {
   TensorVector outputs_;
   int num_eager_ = 0;
   bool eager_for_good_ = false;
-  FlatMasters copies_;  // that the captured step keeps current
+  StepUnits units_;
   uint64_t state_version_ = 0;
 };
 

@@ -10,6 +10,7 @@
 #include "tessera/shard/context.h"
 #include "tessera/shard/gradient_hook.h"
 #include "tessera/shard/step_phase.h"
+#include "tessera/shard/step_units.h"
 
 namespace tessera {
 
@@ -76,7 +77,10 @@ bool Unit::is_ancestor_of(const Unit& other) const {
 
 // The gate --------------------------------------------------------------------
 
-void Unit::before_read(const OperatorUse& use) { context_->enter(*this, use); }
+void Unit::before_read(const OperatorUse& use) {
+  note_unit_read(*this);
+  context_->enter(*this, use);
+}
 
 void Unit::after_read() noexcept {
   if (!backward_under_way()) clock_.note_read();
@@ -161,6 +165,7 @@ void Unit::start_gather(std::string_view phase, std::string_view op) {
     started = true;
   }
   if (!started) return;
+  note_unit_gathered(*this);
   ++counts_.gathers;
   context_->note_gather(*this);
 }
