@@ -17,7 +17,7 @@ int main(int argc, char** argv) {
     return 2;
   }
   try {
-    const auto world = tessera::init_distributed();
+    const auto world = tessera::init_distributed({.transport = options->transport});
     const std::string line = step_bench::run(*options, world);
     if (world.rank() == 0) {
       std::printf("%s\n", line.c_str());

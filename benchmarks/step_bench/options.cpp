@@ -11,6 +11,7 @@
 namespace step_bench {
 namespace {
 
+using tessera::Transport;
 using tessera::train::ModelKernels;
 using tessera::train::RecomputePolicy;
 
@@ -56,6 +57,11 @@ void add_sharding_options(CLI::App& app, Options& options) {
           {"clipped", Stepping::clipped},
           {"unclipped", Stepping::unclipped},
           {"in_backward", Stepping::in_backward}}));
+  app.add_option("--transport", options.transport,
+                 "of gathers and reduce-scatters: nccl or copy_engines")
+      ->transform(CLI::CheckedTransformer(std::map<std::string, Transport>{
+          {"nccl", Transport::nccl},
+          {"copy_engines", Transport::copy_engines}}));
   app.add_option("--prefetch", options.prefetch,
                  "units whose gathers are started ahead")
       ->check(CLI::NonNegativeNumber);

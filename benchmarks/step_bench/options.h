@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "tessera/comm/world.h"
 #include "tessera/train/model_presets.h"
 
 namespace step_bench {
@@ -35,6 +36,7 @@ struct Options {
   bool offload = false;  // shards and optimizer in pinned host memory
   bool float8 = false;   // gathers
   Stepping stepping = Stepping::clipped;
+  std::optional<tessera::Transport> transport;  // unset: the environment's
   std::optional<size_t> prefetch;  // units gathered ahead
   bool gather_copy = false;        // shards kept in the compute dtype, too
   bool same_start = false;         // weights by name, as the peer's

@@ -107,6 +107,10 @@ LanguageModelPtr sharded_model(const Options& options,
   return model;
 }
 
+const char* name_of(tessera::Transport transport) {
+  return transport == tessera::Transport::nccl ? "nccl" : "copy_engines";
+}
+
 /// The steps, and what was measured of them.
 class Bench {
  public:
@@ -276,6 +280,7 @@ nlohmann::ordered_json Bench::report() const {
       {"graph", graphed_ != nullptr},
       {"replicas", options_.replicas},
       {"float8", options_.float8},
+      {"transport", name_of(mesh_.world().transport())},
       {"prefetch", nullptr},
       {"gather_copy", options_.gather_copy},
       {"step_in_backward", options_.stepping == Stepping::in_backward}};

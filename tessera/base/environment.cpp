@@ -88,6 +88,15 @@ std::optional<std::string> gloo_interface() {
   return text("GLOO_SOCKET_IFNAME");
 }
 
+bool uses_copy_engines() {
+  const std::string value = text("TESSERA_TRANSPORT").value_or("nccl");
+  require<InvalidArgument>(value == "nccl" || value == "copy_engines", [&] {
+    return str("environment: TESSERA_TRANSPORT is '", value,
+               "'; set it to nccl or copy_engines, or unset it.");
+  });
+  return value == "copy_engines";
+}
+
 bool uses_shared_memory() {
   const std::string value = text("TESSERA_SHARED_MEMORY").value_or("on");
   require<InvalidArgument>(value == "on" || value == "off", [&] {

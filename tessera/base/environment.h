@@ -70,6 +70,10 @@ struct Launch {
 /// GLOO_SOCKET_IFNAME: the network interface that Gloo binds.
 [[nodiscard]] std::optional<std::string> gloo_interface();
 
+/// TESSERA_TRANSPORT: nccl (also when unset) or copy_engines, see
+/// InitOptions::transport. Errors: InvalidArgument for anything else.
+[[nodiscard]] bool uses_copy_engines();
+
 /// TESSERA_SHARED_MEMORY: on (also when unset) or off, which sends what CPU
 /// ranks of one machine say to each other over TCP too.
 /// Errors: InvalidArgument for another value.

@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tessera/device/stream.h"
@@ -53,6 +54,12 @@ using GlooDevices = std::vector<std::shared_ptr<gloo::transport::Device>>;
 /// connections at once, so that peers fail instead of waiting.
 [[nodiscard]] c10::intrusive_ptr<c10d::Backend> make_gloo_backend(
     const BackendPlace& place, const GlooDevices& devices);
+
+/// Whether a mesh calls so the communicators that only sum some numbers
+/// (DeviceMesh).
+[[nodiscard]] inline bool moves_numbers_only(std::string_view name) {
+  return name.ends_with("/control") || name.ends_with("/norm");
+}
 
 /// True in a CUDA build on a machine with a CUDA device.
 [[nodiscard]] bool nccl_is_available();

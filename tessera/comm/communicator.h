@@ -96,7 +96,7 @@ class Communicator {
 
   /// `op` is sum or, where has_mean() says so, avg. The sum is taken in rank
   /// order on CPU, so it is the same for any backend time-out or thread
-  /// schedule.
+  /// schedule. Input and output are of one dtype, but for what sums_as() adds.
   virtual Pending reduce_scatter(std::span<const ReduceCall> calls,
                                  const CallLabel& label,
                                  ReduceOp op = ReduceOp::sum) = 0;
@@ -106,6 +106,13 @@ class Communicator {
   [[nodiscard]] virtual bool has_mean() const { return false; }
 
   /// `op` is sum, min or max.
+  /// Whether reduce_scatter takes inputs of `from` for outputs of `to`, a wider
+  /// dtype, in which it then sums.
+  [[nodiscard]] virtual bool sums_as(c10::ScalarType from,
+                                     c10::ScalarType to) const {
+    return from == to;
+  }
+
   virtual Pending all_reduce(const at::Tensor& tensor, ReduceOp op,
                              const CallLabel& label) = 0;
 

@@ -54,12 +54,15 @@ std::vector<std::string> CommunicatorBase::exchange(std::string_view bytes,
 
 void CommunicatorBase::check(const GatherCall& call,
                              const CallLabel& label) const {
-  check_slots("all_gather", call.output, call.input, label);
+  check_slots("all_gather", call.output, call.input,
+              call.output.scalar_type() == call.input.scalar_type(), label);
 }
 
 void CommunicatorBase::check(const ReduceCall& call,
                              const CallLabel& label) const {
-  check_slots("reduce_scatter", call.input, call.output, label);
+  check_slots("reduce_scatter", call.input, call.output,
+              sums_as(call.input.scalar_type(), call.output.scalar_type()),
+              label);
 }
 
 void CommunicatorBase::check(const char* kind, const at::Tensor& tensor,
@@ -100,14 +103,12 @@ void CommunicatorBase::check_reduce_scatter(ReduceOp op) const {
 }
 
 void CommunicatorBase::check_slots(const char* kind, const at::Tensor& whole,
-                                   const at::Tensor& part,
+                                   const at::Tensor& part, bool dtypes_fit,
                                    const CallLabel& label) const {
   check(kind, whole, label);
   check(kind, part, label);
   require<InvalidArgument>(
-      whole.numel() == part.numel() * size_ &&
-          whole.scalar_type() == part.scalar_type(),
-      [&] {
+      whole.numel() == part.numel() * size_ && dtypes_fit, [&] {
         return tessera::str(
             kind, " on '", name_, "', unit '", label.unit, "': got a whole of ",
             whole.numel(), " ", whole.scalar_type(), " elements and a part of ",

@@ -47,7 +47,8 @@ class CommunicatorBase : public Communicator {
 
  private:
   void check_slots(const char* kind, const at::Tensor& whole,
-                   const at::Tensor& part, const CallLabel& label) const;
+                   const at::Tensor& part, bool dtypes_fit,
+                   const CallLabel& label) const;
 
   std::shared_ptr<World::State> world_;
   std::string name_;

@@ -162,6 +162,11 @@ Pending CpuCommunicator::reduce_scatter(std::span<const ReduceCall> calls,
   return Pending(std::move(call));
 }
 
+bool CpuCommunicator::sums_as(c10::ScalarType from, c10::ScalarType to) const {
+  const bool half = from == at::kBFloat16 || from == at::kHalf;
+  return from == to || (half && to == at::kFloat);
+}
+
 void CpuCommunicator::reduce(Call& call, const ReduceCall& tensors) {
   call.next_round();
   std::vector<at::Tensor> pieces(size());

@@ -31,6 +31,9 @@ class CpuCommunicator final : public CommunicatorBase {
                      const CallLabel& label) override;
   Pending reduce_scatter(std::span<const ReduceCall> calls,
                          const CallLabel& label, ReduceOp op) override;
+  /// Also 16 bits as float32.
+  [[nodiscard]] bool sums_as(c10::ScalarType from,
+                             c10::ScalarType to) const override;
   Pending all_reduce(const at::Tensor& tensor, ReduceOp op,
                      const CallLabel& label) override;
   Pending broadcast(const at::Tensor& tensor, int root,

@@ -2,6 +2,7 @@
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
+#include <algorithm>
 #include <utility>
 
 #include "tessera/base/error.h"
@@ -69,7 +70,8 @@ DeviceCommunicator::DeviceCommunicator(
     std::shared_ptr<World::State> world, std::string name,
     const std::vector<int>& ranks, c10::intrusive_ptr<c10d::Backend> backend)
     : CommunicatorBase(std::move(world), std::move(name), ranks),
-      backend_(std::move(backend)) {}
+      backend_(std::move(backend)),
+      link_(link_peers()) {}
 
 // A NCCL backend that is dropped without shutdown keeps its communicator, and
 // may hang or crash at the end of the process.
@@ -80,6 +82,17 @@ DeviceCommunicator::~DeviceCommunicator() {
   } catch (const std::exception& error) {
     log_warning("communicator ", name(), " did not shut down: ", error.what());
   }
+}
+
+std::shared_ptr<PeerLink> DeviceCommunicator::link_peers() {
+  const bool wanted = world()->place.transport == Transport::copy_engines &&
+                      !moves_numbers_only(name()) &&
+                      !name().ends_with("/all_reduce");
+  if (!wanted || size() == 1) return nullptr;
+  return world()->peers.connect(
+      {.rank = rank(), .size = size(), .device = device()},
+      [this](std::string_view bytes) { return exchange(bytes, {}); },
+      str("communicator ", name()));
 }
 
 template <class Body>
@@ -95,11 +108,28 @@ Pending DeviceCommunicator::issue(const char* kind, const CallLabel& label,
     if (coalesce) backend_->startCoalescing();
     body();
     if (coalesce) backend_->endCoalescing();
-    if (capturing(device())) world()->replayed.note(log().at(sequence));
+    if (capturing(device())) {
+      world()->replayed.note(log().at(sequence));
+    } else if (link_) {
+      link_->watch(log().at(sequence));
+    }
   } catch (const std::exception& error) {
     world()->raise(sequence, reason_of(error));
   }
   return Pending(std::make_unique<IssuedCall>(world(), sequence));
+}
+
+bool DeviceCommunicator::sums_as(c10::ScalarType from,
+                                 c10::ScalarType to) const {
+  return from == to || (link_ && link_->sums(from, to));
+}
+
+bool DeviceCommunicator::by_link(std::span<const ReduceCall> calls) const {
+  return link_ &&
+         std::all_of(calls.begin(), calls.end(), [&](const ReduceCall& call) {
+           return link_->sums(call.input.scalar_type(),
+                              call.output.scalar_type());
+         });
 }
 
 Pending DeviceCommunicator::all_gather(std::span<const GatherCall> calls,
@@ -108,7 +138,8 @@ Pending DeviceCommunicator::all_gather(std::span<const GatherCall> calls,
   const BelowAutograd below_autograd;
   for (const GatherCall& call : calls) check(call, label);
   return issue("all_gather", label, numel_of(calls, &GatherCall::output),
-               calls[0].output.scalar_type(), calls.size(), [&] {
+               calls[0].output.scalar_type(), link_ ? 1 : calls.size(), [&] {
+                 if (link_) return link_->all_gather(calls);
                  for (GatherCall call : calls) {
                    if (call.input.numel() == 0) continue;
                    if (!backend_) {
@@ -129,10 +160,15 @@ Pending DeviceCommunicator::reduce_scatter(std::span<const ReduceCall> calls,
   if (calls.empty()) return {};
   const BelowAutograd below_autograd;
   for (const ReduceCall& call : calls) check(call, label);
+  const bool by_link = this->by_link(calls);
   return issue(
       "reduce_scatter", label, numel_of(calls, &ReduceCall::input),
-      calls[0].input.scalar_type(), calls.size(),
+      calls[0].input.scalar_type(), by_link ? 1 : calls.size(),
       [&] {
+        if (by_link) {
+          link_->reduce_scatter(calls, op == ReduceOp::avg ? 1.0 / size() : 1);
+          return;
+        }
         for (ReduceCall call : calls) {
           if (call.output.numel() == 0) continue;
           if (!backend_) {

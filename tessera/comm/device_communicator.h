@@ -1,4 +1,5 @@
-// Collectives on CUDA devices: NCCL calls on the stream that is current.
+// Collectives on CUDA devices: NCCL calls on the stream that is current, and
+// gathers and reduce-scatters over a link between GPUs where there is one.
 //
 // Nothing blocks the host, and the result is ordered like a kernel launched on
 // that stream. The caller keeps the tensors alive until then, and does what
@@ -8,6 +9,7 @@
 #include <c10/util/intrusive_ptr.h>
 
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -27,8 +29,10 @@ class DeviceCommunicator final : public CommunicatorBase {
                      const CallLabel& label) override;
   Pending reduce_scatter(std::span<const ReduceCall> calls,
                          const CallLabel& label, ReduceOp op) override;
-  /// NCCL scales what it reads.
+  /// NCCL scales what it reads, a link the sum.
   [[nodiscard]] bool has_mean() const override { return true; }
+  [[nodiscard]] bool sums_as(c10::ScalarType from,
+                             c10::ScalarType to) const override;
   Pending all_reduce(const at::Tensor& tensor, ReduceOp op,
                      const CallLabel& label) override;
   Pending broadcast(const at::Tensor& tensor, int root,
@@ -40,7 +44,11 @@ class DeviceCommunicator final : public CommunicatorBase {
                 c10::ScalarType dtype, size_t num_calls, Body&& body,
                 const CallTerms& terms = {});
 
+  [[nodiscard]] std::shared_ptr<PeerLink> link_peers();
+  [[nodiscard]] bool by_link(std::span<const ReduceCall> calls) const;
+
   c10::intrusive_ptr<c10d::Backend> backend_;
+  std::shared_ptr<PeerLink> link_;  // null where all goes by NCCL
 };
 
 }  // namespace tessera

@@ -5,9 +5,9 @@
 
 #include "tessera/base/environment.h"
 #include "tessera/base/error.h"
-#include "tessera/comm/collective_check.h"
 #include "tessera/base/log.h"
 #include "tessera/comm/backend_factory.h"
+#include "tessera/comm/collective_check.h"
 #include "tessera/comm/init_method.h"
 #include "tessera/comm/launch.h"
 #include "tessera/comm/terminate_report.h"
@@ -66,6 +66,21 @@ milliseconds timeout_of(const InitOptions& options, c10::Device device) {
                " ms; give more than 0.");
   });
   return timeout;
+}
+
+Transport transport_of(const InitOptions& options, c10::Device device) {
+  const bool copies = options.transport
+                          ? *options.transport == Transport::copy_engines
+                          : environment::uses_copy_engines();
+  require<InvalidArgument>(!copies || device.is_cuda(), [&] {
+    return tessera::str(
+        "init_distributed: the transport copy_engines was ",
+        "asked for with the device ", device,
+        "; it goes between CUDA devices. Leave ",
+        options.transport ? "InitOptions::transport" : "TESSERA_TRANSPORT",
+        " unset.");
+  });
+  return copies ? Transport::copy_engines : Transport::nccl;
 }
 
 Store connect_store(const Job& job, milliseconds timeout) {
@@ -231,6 +246,7 @@ World init_distributed(const InitOptions& options) {
                             .local_rank = job.local_rank.value_or(0),
                             .device = device,
                             .timeout = timeout_of(options, device),
+                            .transport = transport_of(options, device),
                             .launcher = launcher_of(job)};
   say_what_was_found(job, device);
   if (job.world_size == 1) {

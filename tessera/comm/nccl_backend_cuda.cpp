@@ -2,7 +2,6 @@
 #include <c10/cuda/CUDAFunctions.h>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
-#include <string_view>
 #include <utility>
 
 #include "tessera/base/error.h"
@@ -35,21 +34,12 @@ c10::Device choose_cuda_device(std::optional<int> local_rank, int world_size) {
   return device;
 }
 
-namespace {
-
-// What a mesh calls the communicators that only sum some numbers (DeviceMesh):
-// one channel does for these. NCCL keeps buffers of device memory for each.
-bool moves_numbers_only(std::string_view name) {
-  return name.ends_with("/control") || name.ends_with("/norm");
-}
-
-}  // namespace
-
 c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const BackendPlace& place,
                                                     c10::Device device) {
   auto options = c10d::ProcessGroupNCCL::Options::create(
       place.stream_priority == StreamPriority::high);
   options->timeout = place.timeout;
+  // One channel does for these. NCCL keeps buffers of device memory for each.
   if (moves_numbers_only(place.name)) options->config.maxCTAs = 1;
   options->group_name = place.name;
   options->global_ranks_in_group.assign(place.world_ranks.begin(),

@@ -4,6 +4,8 @@
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/minimum.h>
 
+#include <algorithm>
+
 #include "tessera/base/error.h"
 
 namespace tessera {
@@ -31,6 +33,22 @@ bool is_half(const at::Tensor& tensor) {
          tensor.scalar_type() == at::kHalf;
 }
 
+// Some elements at a time: ATen makes float32 of them first.
+void sum_in_float(const at::Tensor& output,
+                  const std::vector<at::Tensor>& pieces) {
+  constexpr int64_t kAtOnce = 8 << 10;
+  const at::Tensor flat = output.view({-1});
+  for (int64_t first = 0; first < flat.numel(); first += kAtOnce) {
+    const int64_t numel = std::min(kAtOnce, flat.numel() - first);
+    const auto part = [&](const at::Tensor& tensor) {
+      return tensor.view({-1}).narrow(0, first, numel);
+    };
+    const at::Tensor sum = part(flat);
+    sum.copy_(part(pieces[0]));
+    for (size_t i = 1; i < pieces.size(); ++i) sum.add_(part(pieces[i]));
+  }
+}
+
 // The first write to `output` would destroy a later piece that it aliases.
 std::vector<at::Tensor> without_alias(const at::Tensor& output,
                                       std::vector<at::Tensor> pieces) {
@@ -48,6 +66,14 @@ void combine_in_rank_order(const at::Tensor& output,
   if (output.numel() == 0) return;
   if (pieces.size() == 1) {
     if (pieces[0].data_ptr() != output.data_ptr()) output.copy_(pieces[0]);
+    return;
+  }
+  if (output.scalar_type() == at::kFloat && is_half(pieces[0])) {
+    require<InvalidArgument>(op == ReduceOp::sum, [] {
+      return str("combine_in_rank_order: got an output of another dtype than ",
+                 "the pieces'; only a sum has one.");
+    });
+    sum_in_float(output, pieces);
     return;
   }
   // Two half numbers are added in float32 by ATen itself.

@@ -49,6 +49,7 @@ size_t ReplayedCalls::lane_of(const std::string& communicator) {
 
 void ReplayedCalls::note(const CollectiveEntry& entry) {
   const std::lock_guard lock(mutex_);
+  if (!numbers_.defined()) return;
   const size_t lane = lane_of(entry.communicator);
   const int64_t number = ++num_calls_[lane];
   if (lane >= kMostLanes || number > kMostCalls) return;

@@ -38,7 +38,8 @@ class ReplayedCalls {
   /// all.
   void begin();
   void end();
-  /// In a capture, behind the collective, on its stream.
+  /// In a capture, behind the collective, on its stream. Nothing in one that was
+  /// not prepared, as of a user's own graph: the host does not see its replays.
   void note(const CollectiveEntry& entry);
 
   /// Before each replay.

@@ -43,6 +43,8 @@ std::chrono::milliseconds World::timeout() const {
   return checked(state_).place.timeout;
 }
 
+Transport World::transport() const { return checked(state_).place.transport; }
+
 const std::string& World::launcher() const {
   return checked(state_).place.launcher;
 }

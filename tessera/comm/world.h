@@ -36,6 +36,17 @@ enum class OnTimeout {
                 // World 3 s later, it is ended with exit code 70
 };
 
+/// What gathers and reduce-scatters between GPUs go by.
+enum class Transport {
+  nccl,
+  // Between the GPUs of one machine by their copy engines, which take no
+  // processors from the compute; a reduce-scatter is then summed in float32 on
+  // the receiving GPU, and gradients that were computed in 16 bits travel so.
+  // Costs memory for what is under way (docs/gpus.md). Groups of several
+  // machines, and all other collectives, go by NCCL.
+  copy_engines,
+};
+
 struct InitOptions {
   // Where the ranks meet: "env://", which is the default, "tcp://host:port" or
   // "file:///path"; see init_method.h.
@@ -54,6 +65,8 @@ struct InitOptions {
   // NCCL, 30 min for Gloo.
   std::optional<std::chrono::milliseconds> timeout = {};
   OnTimeout on_timeout = OnTimeout::end_process;
+  // Unset: TESSERA_TRANSPORT, else nccl. On CPU there is no copy_engines.
+  std::optional<Transport> transport = {};
 };
 
 class World {
@@ -70,6 +83,7 @@ class World {
   /// Where this rank computes: cpu, or cuda:<local rank>.
   [[nodiscard]] c10::Device device() const;
   [[nodiscard]] std::chrono::milliseconds timeout() const;
+  [[nodiscard]] Transport transport() const;
   /// What init_distributed took its place from, with the variables that
   /// decided it: "Slurm (SLURM_PROCID 3, SLURM_NTASKS 8, SLURM_LOCALID 1)".
   [[nodiscard]] const std::string& launcher() const;

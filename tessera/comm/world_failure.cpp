@@ -38,16 +38,25 @@ void World::State::raise(uint64_t sequence, const std::string& cause) {
   throw CommError(str(what, record, "\n", table));
 }
 
-void World::State::look_at_replays() {
+void World::State::look_at_device() {
   if (failed_) return;
-  const auto entry = replayed.overdue(place.timeout);
-  if (!entry) return;
+  if (const auto entry = replayed.overdue(place.timeout)) {
+    fail_on_device(*entry, "in the replay of a captured step");
+    return;
+  }
+  if (const auto entry = peers.overdue(place.timeout)) {
+    fail_on_device(*entry, "on the device");
+  }
+}
+
+void World::State::fail_on_device(const CollectiveEntry& entry,
+                                  const char* where) {
   failed_ = true;
-  const uint64_t sequence = log.enter_again(*entry);
+  const uint64_t sequence = log.enter_again(entry);
   const std::chrono::duration<double> timeout = place.timeout;
   const std::string what = str(describe_entry(place.rank, log.at(sequence)),
                                ": it did not end within ", timeout.count(),
-                               " s in the replay of a captured step.");
+                               " s ", where, ".");
   log_error(what, record_flight(what));
   // Tells the others. No abort: NCCL's may hang behind a graph, and the
   // watchdog ends this process.

@@ -59,7 +59,7 @@ World::State::State(WorldPlace place, c10::intrusive_ptr<c10d::Store> store,
   watchdog_ = std::make_unique<Watchdog>(
       store_, place.rank, place.size, log,
       WatchdogCalls{
-          .look = [this] { look_at_replays(); },
+          .look = [this] { look_at_device(); },
           .end_waits = [this] { abort(); },
           .has_peer = [this](const std::string& name,
                              int rank) { return has_peer(name, rank); }},
@@ -70,6 +70,8 @@ World::State::~State() {
   if (std::uncaught_exceptions() > 0) fail("it left its World by an exception");
   run_last_checks();
   try {
+    // After the goodbye the memory that peers read is gone.
+    peers.drain();
     if (!failed_) say_goodbye();
   } catch (const std::exception& error) {
     log_warning("the end of the world: ", reason_of(error));
@@ -201,6 +203,7 @@ void World::State::abort() noexcept {
   record_flight("ended, because the job has failed elsewhere");
   failed_ = true;
   if (link_) link_->abort();
+  peers.stop();
   transfers.abort_all();
   const std::lock_guard lock(mutex_);
   for (const auto& backend : backends_) backend->abort();

@@ -21,24 +21,16 @@
 #include "tessera/comm/collective_log.h"
 #include "tessera/comm/deferred_checks.h"
 #include "tessera/comm/group_names.h"
+#include "tessera/comm/peer_links.h"
 #include "tessera/comm/rendezvous.h"
 #include "tessera/comm/replayed_calls.h"
 #include "tessera/comm/routes.h"
 #include "tessera/comm/transfer.h"
 #include "tessera/comm/watchdog.h"
 #include "tessera/comm/world.h"
+#include "tessera/comm/world_place.h"
 
 namespace tessera {
-
-/// One rank's place in its job.
-struct WorldPlace {
-  int rank = 0;
-  int size = 1;
-  int local_rank = 0;
-  c10::Device device = c10::kCPU;
-  std::chrono::milliseconds timeout = std::chrono::minutes(30);
-  std::string launcher = "threads of one process";
-};
 
 struct World::State {
  public:
@@ -56,6 +48,7 @@ struct World::State {
   TransferRegistry transfers;
   ReplayedCalls replayed;
   DeferredChecks deferred;
+  PeerLinks peers;
   std::atomic<int64_t> next_id = 0;
   GroupNames group_names;
 
@@ -125,9 +118,10 @@ struct World::State {
  private:
   void abort() noexcept;
   void run_last_checks() noexcept;
-  /// On the watchdog's thread: a replay that hangs fails as a collective that
-  /// the host waits for does.
-  void look_at_replays();
+  /// On the watchdog's thread: what hangs on the device fails as a collective
+  /// that the host waits for does.
+  void look_at_device();
+  void fail_on_device(const CollectiveEntry& entry, const char* where);
   /// Writes the flight record, the first time and if a folder is named for it.
   /// Returns a sentence that names the file, or "".
   std::string record_flight(const std::string& cause) noexcept;

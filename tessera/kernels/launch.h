@@ -128,4 +128,36 @@ struct AdamW {
 };
 void launch(const AdamW& call, Stream stream);
 
+/// Ranks of one machine that copy to and from each other's memory.
+inline constexpr int kMostPeers = 16;
+
+/// Tells each peer that this rank has come so far on its stream, then waits
+/// until all have: what they wrote before it is there, and what they read
+/// before it they need no more. `epoch` counts the meetings on the device, so
+/// that one in a replayed graph is like any other.
+struct PeerMeeting {
+  int rank;
+  int num_ranks;  // kMostPeers at most
+  uint64_t* epoch;
+  uint64_t* own_flags;  // [num_ranks], written by the peers
+  uint64_t* peer_flags[kMostPeers];  // theirs; null for `rank`
+  const int* stop;    // on the host; not 0: waits no longer
+  uint64_t* arrived;  // on the host; becomes `number` at the end
+  uint64_t number;    // 0: leaves `arrived`
+};
+void launch(const PeerMeeting& call, Stream stream);
+
+/// output = scale * (part 0 + part 1 + ...), summed in float in this order.
+/// `from` is the type of the parts, `to` that of the output: `from`, or float.
+struct SumOfParts {
+  Element from;
+  Element to;
+  int64_t numel;
+  int num_parts;  // kMostPeers at most
+  float scale;
+  const void* parts[kMostPeers];
+  void* output;
+};
+void launch(const SumOfParts& call, Stream stream);
+
 }  // namespace tessera::cuda

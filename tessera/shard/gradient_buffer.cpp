@@ -1,6 +1,5 @@
 #include "tessera/shard/gradient_buffer.h"
 
-#include <ATen/ops/_foreach_copy.h>
 #include <ATen/ops/empty.h>
 #include <torch/csrc/autograd/variable.h>
 
@@ -14,77 +13,24 @@
 #include "tessera/tensor/shard_tensor.h"
 
 namespace tessera {
-namespace {
-
-// A pass over the gap and pad elements would cost more than they are worth: the
-// whole input is zeroed when a parameter has no gradient or there are gaps.
-int64_t parameter_numel(const FlatLayout& layout) {
-  int64_t sum = 0;
-  for (const auto& parameter : layout.parameters()) sum += parameter.numel;
-  return sum;
-}
-
-}  // namespace
 
 GradientBuffer::GradientBuffer(std::shared_ptr<const GroupPlan> plan,
                                ShardSet& shards)
     : plan_(std::move(plan)),
       shards_(shards),
-      held_(shards.size()),
+      held_(plan_),
       partial_had_(shards.size(), false) {}
-
-void GradientBuffer::hold(size_t i, at::Tensor grad) {
-  Below below;
-  if (grad.is_sparse()) grad = grad.to_dense();
-  if (held_[i].defined()) {
-    held_[i] = held_[i] + grad;
-    return;
-  }
-  held_[i] = std::move(grad);
-  ++num_held_;
-}
-
-void GradientBuffer::settle() {
-  Below below;
-  for (at::Tensor& grad : held_) {
-    if (grad.defined()) grad = grad.to(plan_->options.reduce_dtype);
-  }
-}
-
-void GradientBuffer::drop() {
-  for (at::Tensor& grad : held_) grad.reset();
-  num_held_ = 0;
-}
-
-void GradientBuffer::fill(const at::Tensor& input) {
-  if (plan_->options.debug == Debug::poison_memory) fill_unset(input);
-  const bool all_covered =
-      num_held_ == held_.size() &&
-      parameter_numel(plan_->layout) == plan_->layout.full_numel();
-  if (!all_covered) input.zero_();
-  std::vector<at::Tensor> to;
-  std::vector<at::Tensor> from;
-  for (size_t i = 0; i < held_.size(); ++i) {
-    if (!held_[i].defined() || held_[i].numel() == 0) continue;
-    const auto& place = plan_->layout.parameters()[i];
-    from.push_back(plan_->rows_first(i, held_[i]));
-    to.push_back(input.narrow(0, place.full_offset, place.numel)
-                     .view(from.back().sizes()));
-  }
-  if (!to.empty()) at::_foreach_copy_(to, from, /*non_blocking=*/true);
-}
 
 void GradientBuffer::start(const CallLabel& label) {
   const TraceRange range("FSDP::post_backward_reduce", label.unit);
   Below below;
-  const auto options = at::TensorOptions(plan_->options.reduce_dtype)
-                           .device(plan_->lanes->device);
+  const auto options =
+      at::TensorOptions(sent_dtype()).device(plan_->lanes->device);
   const int64_t numel = plan_->layout.full_numel();
   at::Tensor input = plan_->reduce_scatter
                          ? plan_->reduce_scatter->allocate(numel, options)
                          : at::empty({numel}, options);
-  fill(input);
-  drop();
+  held_.move_to(input);
   if (plan_->options.reduce_dtype == c10::kHalf) {
     input.div_(division_before(plan_->lanes->num_ranks()));
   }
@@ -109,6 +55,21 @@ void GradientBuffer::start_second_steps(const CallLabel& label) {
       reduction.copy_to_host();
     }
   }
+}
+
+// What was computed in 16 bits and is summed in 32 travels in 16, where the sum
+// is taken so on arrival: the numbers are the same. All ranks settle alike,
+// whether they hold gradients or not.
+c10::ScalarType GradientBuffer::sent_dtype() const {
+  const auto compute = plan_->options.compute_dtype;
+  const auto reduce = plan_->options.reduce_dtype;
+  const bool by_reduce_scatter = plan_->lanes->size() > 1 &&
+                                 !plan_->reduce_scatter &&
+                                 plan_->options.strategy == Strategy::shard;
+  return !held_.settled() && by_reduce_scatter &&
+                 plan_->lanes->reduce->sums_as(compute, reduce)
+             ? compute
+             : reduce;
 }
 
 // The mean is exact where the number of ranks is a power of two: what each rank
@@ -306,7 +267,7 @@ void GradientBuffer::abandon() noexcept {
   }
   partial_.reset();
   partial_had_.assign(partial_had_.size(), false);
-  drop();
+  held_.drop();
 }
 
 }  // namespace tessera

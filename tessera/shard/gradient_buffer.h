@@ -15,6 +15,7 @@
 
 #include "tessera/shard/gradient_reduction.h"
 #include "tessera/shard/group_plan.h"
+#include "tessera/shard/held_gradients.h"
 #include "tessera/shard/shard_set.h"
 
 namespace tessera {
@@ -24,14 +25,9 @@ class GradientBuffer {
   /// `shards` must outlive it.
   GradientBuffer(std::shared_ptr<const GroupPlan> plan, ShardSet& shards);
 
-  /// Adds a gradient of parameter `i` (whole, any dtype).
-  void hold(size_t i, at::Tensor grad);
-  [[nodiscard]] bool holds_any() const { return num_held_ > 0; }
-  [[nodiscard]] bool holds(size_t i) const { return held_[i].defined(); }
-  /// Brings the held gradients to the reduce dtype: they stay until a later
-  /// backward reduces them.
-  void settle();
-  void drop();
+  /// Those that have come and are not being summed.
+  [[nodiscard]] HeldGradients& held() { return held_; }
+  [[nodiscard]] const HeldGradients& held() const { return held_; }
 
   /// Starts the sum over ranks of what is held; zeros where nothing is.
   void start(const CallLabel& label);
@@ -57,7 +53,7 @@ class GradientBuffer {
 
  private:
   void start_second_steps(const CallLabel& label);
-  void fill(const at::Tensor& input);
+  [[nodiscard]] c10::ScalarType sent_dtype() const;
   /// What is still to be divided by, once all ranks are summed.
   [[nodiscard]] double divisor() const;
   [[nodiscard]] ReduceOp reduce_op() const;
@@ -78,8 +74,7 @@ class GradientBuffer {
 
   std::shared_ptr<const GroupPlan> plan_;
   ShardSet& shards_;
-  std::vector<at::Tensor> held_;
-  size_t num_held_ = 0;
+  HeldGradients held_;
   std::vector<GradientReduction> reductions_;
   at::Tensor partial_;  // summed over the shard axis only; flat, reduce dtype
   std::vector<bool> partial_had_;

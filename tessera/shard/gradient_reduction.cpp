@@ -28,7 +28,9 @@ GradientReduction::GradientReduction(std::shared_ptr<const GroupPlan> plan,
 
 // Gaps between the buffers hold zeros.
 at::Tensor GradientReduction::new_output() const {
-  at::Tensor flat = at::empty({plan_->layout.shard_numel()}, input_.options());
+  at::Tensor flat =
+      at::empty({plan_->layout.shard_numel()},
+                input_.options().dtype(plan_->options.reduce_dtype));
   int64_t covered = 0;
   for (const FlatBuffer& buffer : plan_->layout.buffers()) {
     covered += buffer.shard_numel;

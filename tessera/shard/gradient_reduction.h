@@ -19,8 +19,8 @@ namespace tessera {
 class GradientReduction {
  public:
   /// Starts the first step, with sum or, where a reduce-scatter of this plan
-  /// has it, avg. `input`: 1-D, the layout's full_numel, in the reduce dtype;
-  /// kept until `free_input`.
+  /// has it, avg. `input`: 1-D, the layout's full_numel, in the reduce dtype or
+  /// one that the reduce-scatter sums as that; kept until `free_input`.
   GradientReduction(std::shared_ptr<const GroupPlan> plan, at::Tensor input,
                     ReduceOp op, const CallLabel& label);
 

@@ -14,7 +14,7 @@ bool Unit::trainable() const {
 
 bool Unit::holds_gradients() const {
   return std::any_of(groups_.begin(), groups_.end(), [](const auto& group) {
-    return group->gradients().holds_any();
+    return group->gradients().held().any();
   });
 }
 
@@ -40,7 +40,7 @@ void Unit::on_gradient(size_t g, size_t i) {
   });
   if (pass.reduced) step.note_late_use(name_);
   context_->note_part(*this);
-  group.gradients().hold(i, std::move(grad));
+  group.gradients().held().hold(i, std::move(grad));
   if (!arrived_[g][i]) {
     arrived_[g][i] = true;
     ++num_arrived_;
@@ -69,7 +69,7 @@ void Unit::start_reduce() {
     ParameterGroup& group = *groups_[g];
     if (group.num_trainable() == 0) continue;
     for (size_t i = 0; i < group.size(); ++i) {
-      if (group.gradients().holds(i)) reduced_gradients_[g][i] = true;
+      if (group.gradients().held().has(i)) reduced_gradients_[g][i] = true;
     }
     group.gradients().start(label("backward", ""));
   }
@@ -118,7 +118,7 @@ void Unit::end_pass() {
   for (size_t g = 0; g < groups_.size(); ++g) {
     arrived_[g].assign(arrived_[g].size(), false);
     reduced_gradients_[g].assign(arrived_[g].size(), false);
-    if (!gradient_sync) groups_[g]->gradients().settle();
+    if (!gradient_sync) groups_[g]->gradients().held().settle();
   }
   num_arrived_ = 0;
   // What was not reduced now must be by the next pass that is.

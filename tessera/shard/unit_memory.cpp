@@ -86,10 +86,12 @@ ReductionBytes reduction_bytes(const UnitMemory& unit, ReduceBuffers buffers,
   for (const GroupMemory& group : unit.groups) {
     const int64_t shard = group.layout.shard_numel();
     const int64_t ranks = group.layout.world_size();
-    bytes.input += group.layout.full_numel() * group.reduce_bytes;
+    const int64_t sent =
+        ranks > 1 && group.sent_bytes > 0 ? group.sent_bytes : group.reduce_bytes;
+    bytes.input += group.layout.full_numel() * sent;
     if (ranks > 1) bytes.output += shard * group.reduce_bytes;
     if (buffers == ReduceBuffers::until_end) {
-      bytes.received += (ranks - 1) * shard * group.reduce_bytes;
+      bytes.received += (ranks - 1) * shard * sent;
       bytes.from_replicas +=
           all_reduce_bytes(shard * group.reduce_bytes, replicas);
     }

@@ -18,6 +18,9 @@ struct GroupMemory {
   int64_t master_bytes = 4;   // of an element of the shards
   int64_t compute_bytes = 4;  // ... of the full parameters
   int64_t reduce_bytes = 4;   // ... of the sum over ranks
+  // ... of a whole gradient on its way to that sum; 0: reduce_bytes. Gradients
+  // computed in 16 bits may travel so (Communicator::sums_as).
+  int64_t sent_bytes = 0;
   GatherForm form = GatherForm::compute_dtype;
 };
 

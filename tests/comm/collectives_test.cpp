@@ -127,6 +127,42 @@ TEST(Collectives, ReduceScatterRoundsHalfTypesOnce) {
   });
 }
 
+// More elements than the sum takes at a time.
+TEST(Collectives, ReduceScatterSumsHalfTypesAsFloatWithoutRounding) {
+  constexpr int64_t kNumel = 70'001;
+  for_each_world([](Communicator& comm) {
+    for (const auto dtype : {torch::kBFloat16, torch::kHalf}) {
+      ASSERT_TRUE(comm.sums_as(dtype, torch::kFloat32));
+      const auto of = [&](int rank) {
+        return torch::sin(torch::arange(kNumel) + 100.0 * rank).to(dtype);
+      };
+      auto expected = of(0).to(torch::kFloat32);
+      for (int r = 1; r < comm.size(); ++r) {
+        expected += of(r).to(torch::kFloat32);
+      }
+      auto output = torch::full({kNumel}, NAN);
+      const ReduceCall call{output, of(comm.rank()).repeat(comm.size())};
+      comm.reduce_scatter({&call, 1}, {}).wait();
+      EXPECT_TRUE(torch::equal(output, expected));
+    }
+  });
+}
+
+TEST(Collectives, ReduceScatterRefusesOtherDtypesThanItSums) {
+  for_each_world([](Communicator& comm) {
+    for (const auto& [from, to] :
+         {std::pair{torch::kFloat32, torch::kBFloat16},
+          std::pair{torch::kFloat32, torch::kFloat64},
+          std::pair{torch::kBFloat16, torch::kHalf},
+          std::pair{torch::kInt64, torch::kFloat32}}) {
+      EXPECT_FALSE(comm.sums_as(from, to));
+      const ReduceCall call{torch::empty({4}, to),
+                            torch::empty({4 * comm.size()}, from)};
+      EXPECT_THROW((void)comm.reduce_scatter({&call, 1}, {}), InvalidArgument);
+    }
+  });
+}
+
 TEST(Collectives, ReduceScatterMayWriteOverItsInput) {
   for_each_world([](Communicator& comm) {
     auto input = torch::cat(std::vector<torch::Tensor>(

@@ -245,6 +245,8 @@ TEST(InitOptions, ThatContradictEachOtherAreRefused) {
       {"Gloo was asked for",
        {.device = c10::Device(c10::kCUDA, 0), .backend = CommBackend::gloo}},
       {"cuda with an index", {.device = c10::kCUDA}},
+      {"copy_engines",
+       {.backend = CommBackend::gloo, .transport = Transport::copy_engines}},
       {"RANK is 3", {.init_method = "tcp://127.0.0.1:1?rank=3&world_size=2"}}};
   for (const auto& [part, options] : cases) {
     const std::string message = message_of<InvalidArgument>(

@@ -37,6 +37,18 @@ TEST(Environment, TakesAnEmptyVariableForAnUnsetOne) {
   EXPECT_EQ(environment::number("TESSERA_TEST_B"), std::nullopt);
 }
 
+TEST(Environment, KnowsTwoTransports) {
+  for (const auto& [text, copies] :
+       {std::pair<const char*, bool>{nullptr, false},
+        {"nccl", false},
+        {"copy_engines", true}}) {
+    const Variable variable("TESSERA_TRANSPORT", text);
+    EXPECT_EQ(environment::uses_copy_engines(), copies);
+  }
+  const Variable variable("TESSERA_TRANSPORT", "NCCL");
+  EXPECT_THROW((void)environment::uses_copy_engines(), InvalidArgument);
+}
+
 TEST(Environment, ReadsWholeNumbersOnly) {
   for (const char* text : {"0", "17", "-3"}) {
     const Variable variable("TESSERA_TEST_N", text);

@@ -83,6 +83,9 @@ UnitMemory memory_of(const Unit& unit, AfterForward after_forward) {
                              .master_bytes = bytes_of(options.master_dtype),
                              .compute_bytes = bytes_of(options.compute_dtype),
                              .reduce_bytes = bytes_of(options.reduce_dtype)});
+    if (options.reduce_dtype == c10::kFloat) {  // sent as it was computed
+      memory.groups.back().sent_bytes = bytes_of(options.compute_dtype);
+    }
   }
   return memory;
 }

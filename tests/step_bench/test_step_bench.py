@@ -43,7 +43,7 @@ class StepBench(unittest.TestCase):
             if isinstance(node, ast.Assign)
             and getattr(node.targets[0], "id", "") == "out")
         self.assertEqual(list(run()), fields + [
-            "graph", "replicas", "float8", "prefetch", "gather_copy",
+            "graph", "replicas", "float8", "transport", "prefetch", "gather_copy",
             "step_in_backward"])
 
     def test_says_what_was_measured(self):

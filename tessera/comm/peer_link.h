@@ -1,0 +1,85 @@
+// Gathers and sums between the GPUs of one machine by their copy engines,
+// beside the compute instead of on its processors. Inside comm only.
+//
+// Each rank has a window: device memory that the others have mapped, in two
+// halves that rounds take in turn. A round is two moves and a meeting of all
+// ranks on their streams, which the host does not wait for:
+//
+//   all_gather      own part -> own window, meet, others' windows -> output
+//   reduce_scatter  each part -> its owner's window, meet, sum -> output
+//
+// Who has met for round n+1 has done all of round n, so the half that round n
+// used is free for round n+2: no other word is needed. The rounds of a captured
+// graph keep their halves in each replay; so a meeting of its own precedes the
+// first call of a capture and, once there was one, each call outside of it.
+//
+// Errors of these functions: c10::Error of the driver.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+#include <c10/core/Stream.h>
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tessera/comm/collective_entry.h"
+#include "tessera/comm/communicator.h"
+#include "tessera/device/stream.h"
+
+namespace tessera {
+
+class PeerLink {
+ public:
+  /// Every rank's bytes, in rank order. Collective, waits on the host.
+  using Exchange =
+      std::function<std::vector<std::string>(std::string_view bytes)>;
+
+  struct Place {
+    int rank = 0;
+    int size = 1;
+    c10::Device device = c10::kCPU;
+  };
+
+  /// Collective. Null where the ranks cannot reach each other's memory; `why`
+  /// then says in words which ones, the same on all ranks.
+  [[nodiscard]] static std::shared_ptr<PeerLink> connect(
+      const Place& place, const Exchange& exchange, std::string& why);
+
+  virtual ~PeerLink() = default;
+
+  /// Whether the sum of these has a kernel.
+  [[nodiscard]] virtual bool sums(c10::ScalarType from,
+                                  c10::ScalarType to) const = 0;
+
+  /// On the current stream.
+  virtual void all_gather(std::span<const GatherCall> calls) = 0;
+  /// The output is of the input's dtype, or float32. With `scale`, the sum is
+  /// multiplied by it.
+  virtual void reduce_scatter(std::span<const ReduceCall> calls,
+                              double scale) = 0;
+
+  /// What is watched from here on: the call that was issued last, unless it is
+  /// watched already.
+  virtual void watch(const CollectiveEntry& entry) = 0;
+  /// A call whose peers have not come for `patience`, or nothing. For the
+  /// watchdog's thread.
+  [[nodiscard]] virtual std::optional<CollectiveEntry> overdue(
+      std::chrono::milliseconds patience) = 0;
+
+  /// Ends all waits on the device; what the calls give then is of no use.
+  virtual void stop() noexcept = 0;
+  /// This thread waits until the device is through with all calls.
+  virtual void drain() noexcept = 0;
+};
+
+}  // namespace tessera

@@ -1,0 +1,306 @@
+#include "tessera/comm/peer_link.h"
+
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAStream.h>
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "tessera/base/error.h"
+#include "tessera/comm/peer_rounds.h"
+#include "tessera/comm/peer_window.h"
+#include "tessera/device/host_memory.h"
+#include "tessera/kernels/launch.h"
+
+namespace tessera {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Half a window: large enough to hide the meeting of a round.
+constexpr int64_t kHalfBytes = 32 << 20;
+constexpr int64_t kFlagBytes = (cuda::kMostPeers + 1) * sizeof(uint64_t);
+
+char* bytes_of(const at::Tensor& tensor) {
+  return static_cast<char*>(tensor.mutable_data_ptr());
+}
+
+/// Of one rank's part of each call.
+std::vector<int64_t> part_bytes(std::span<const GatherCall> calls) {
+  std::vector<int64_t> bytes;
+  for (const GatherCall& call : calls) {
+    bytes.push_back(static_cast<int64_t>(call.input.nbytes()));
+  }
+  return bytes;
+}
+std::vector<int64_t> part_bytes(std::span<const ReduceCall> calls) {
+  std::vector<int64_t> bytes;
+  for (const ReduceCall& call : calls) {
+    bytes.push_back(call.output.numel() *
+                    static_cast<int64_t>(call.input.itemsize()));
+  }
+  return bytes;
+}
+
+std::optional<cuda::Element> element_of(c10::ScalarType type) {
+  if (type == c10::kFloat) return cuda::Element::float32;
+  if (type == c10::kBFloat16) return cuda::Element::bfloat16;
+  if (type == c10::kHalf) return cuda::Element::float16;
+  return std::nullopt;
+}
+
+/// 0 outside of a capture.
+uint64_t capture_of(cudaStream_t stream) {
+  cudaStreamCaptureStatus status{cudaStreamCaptureStatusNone};
+  unsigned long long id = 0;
+  C10_CUDA_CHECK(cudaStreamGetCaptureInfo(stream, &status, &id, nullptr,
+                                          nullptr, nullptr, nullptr));
+  return status == cudaStreamCaptureStatusNone ? 0 : id;
+}
+
+class CudaPeerLink final : public PeerLink {
+ public:
+  CudaPeerLink(const Place& place, const Exchange& exchange)
+      : place_(place),
+        window_(2 * kHalfBytes + kFlagBytes, place, exchange),
+        host_words_(make_host_bytes(2 * sizeof(uint64_t), place.device)) {
+    std::fill_n(bytes_of(host_words_), host_words_.numel(), 0);
+  }
+
+  bool sums(c10::ScalarType from, c10::ScalarType to) const override {
+    return element_of(from) && (from == to || to == c10::kFloat);
+  }
+
+  void all_gather(std::span<const GatherCall> calls) override {
+    const auto parts = part_bytes(calls);
+    begin_call();
+    for (size_t i = 0; i < calls.size(); ++i) {
+      copy(own_slot(calls[i], parts[i]), bytes_of(calls[i].input), parts[i]);
+    }
+    const auto rounds = plan_peer_rounds(parts, kHalfBytes);
+    for (const auto& round : rounds) {
+      take_other_half();
+      for (const PeerPiece& piece : round) {
+        copy(window_.of(place_.rank) + half_ + piece.place,
+             own_slot(calls[piece.part], parts[piece.part]) + piece.offset,
+             piece.bytes);
+      }
+      meet(number_of(round, rounds));
+      for (int i = 1; i < place_.size; ++i) {
+        const int peer = (place_.rank + i) % place_.size;  // not all from one
+        for (const PeerPiece& piece : round) {
+          copy(bytes_of(calls[piece.part].output) + peer * parts[piece.part] +
+                   piece.offset,
+               window_.of(peer) + half_ + piece.place, piece.bytes);
+        }
+      }
+    }
+    end_call();
+  }
+
+  void reduce_scatter(std::span<const ReduceCall> calls,
+                      double scale) override {
+    const auto parts = part_bytes(calls);
+    begin_call();
+    const auto rounds = plan_peer_rounds(parts, sender_bytes());
+    for (const auto& round : rounds) {
+      take_other_half();
+      for (int i = 1; i < place_.size; ++i) {
+        const int peer = (place_.rank + i) % place_.size;
+        char* to = place_of_sender(place_.rank, peer);
+        for (const PeerPiece& piece : round) {
+          copy(to + piece.place,
+               bytes_of(calls[piece.part].input) + peer * parts[piece.part] +
+                   piece.offset,
+               piece.bytes);
+        }
+      }
+      meet(number_of(round, rounds));
+      for (const PeerPiece& piece : round) {
+        add(calls[piece.part], parts[piece.part], piece, scale);
+      }
+    }
+    end_call();
+  }
+
+  void watch(const CollectiveEntry& entry) override {
+    if (watched_ == issued_) return;
+    watched_ = issued_;
+    const std::lock_guard lock(mutex_);
+    if (forget_arrived()) went_on_ = Clock::now();
+    under_way_.push_back({issued_, entry, Clock::now()});
+  }
+
+  std::optional<CollectiveEntry> overdue(
+      std::chrono::milliseconds patience) override {
+    const std::lock_guard lock(mutex_);
+    if (forget_arrived()) went_on_ = Clock::now();
+    if (under_way_.empty()) return std::nullopt;
+    const auto since = std::max(went_on_, under_way_.front().issued);
+    if (Clock::now() - since < patience) return std::nullopt;
+    CollectiveEntry entry = under_way_.front().entry;
+    entry.started = since;
+    return entry;
+  }
+
+  void stop() noexcept override {
+    *static_cast<volatile int*>(stop_word()) = 1;
+  }
+
+  void drain() noexcept override {
+    try {
+      last_call_.synchronize();
+    } catch (const std::exception&) {
+      // The device failed; others say so.
+    }
+  }
+
+ private:
+  struct UnderWay {
+    uint64_t number;
+    CollectiveEntry entry;
+    Clock::time_point issued;
+  };
+
+  [[nodiscard]] uint64_t* arrived_word() const {
+    return reinterpret_cast<uint64_t*>(bytes_of(host_words_));
+  }
+  [[nodiscard]] int* stop_word() const {
+    return reinterpret_cast<int*>(bytes_of(host_words_) + sizeof(uint64_t));
+  }
+  /// By rank, then the epoch.
+  [[nodiscard]] uint64_t* flags_of(int rank) const {
+    return reinterpret_cast<uint64_t*>(window_.of(rank) + 2 * kHalfBytes);
+  }
+
+  /// What one of the others may send in a round of a reduce-scatter.
+  [[nodiscard]] int64_t sender_bytes() const {
+    return kHalfBytes / (place_.size - 1) / kPeerAlignment * kPeerAlignment;
+  }
+  /// In the window of `owner`, which keeps no place for itself.
+  [[nodiscard]] char* place_of_sender(int sender, int owner) const {
+    const int place = sender < owner ? sender : sender - 1;
+    return window_.of(owner) + half_ + place * sender_bytes();
+  }
+
+  [[nodiscard]] char* own_slot(const GatherCall& call, int64_t bytes) const {
+    return bytes_of(call.output) + place_.rank * bytes;
+  }
+
+  void copy(void* to, const void* from, int64_t bytes) const {
+    if (to == from || bytes == 0) return;
+    C10_CUDA_CHECK(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes),
+                                   cudaMemcpyDeviceToDevice, stream_));
+  }
+
+  // Calls of one link follow each other, whatever streams they are on.
+  void begin_call() {
+    const auto current = c10::cuda::getCurrentCUDAStream(place_.device.index());
+    stream_ = current.stream();
+    const uint64_t capture = capture_of(stream_);
+    const bool changed = capture != capture_;
+    if (!changed) last_call_.block(current.unwrap());
+    capture_ = capture;
+    captured_ever_ = captured_ever_ || capture != 0;
+    if (changed || (captured_ever_ && capture == 0)) meet(0);
+  }
+
+  void take_other_half() { half_ = half_ == 0 ? kHalfBytes : 0; }
+
+  void end_call() {
+    last_call_.record(
+        c10::cuda::getCurrentCUDAStream(place_.device.index()).unwrap());
+  }
+
+  /// When a call's last round has come, all of it has.
+  template <class Round>
+  uint64_t number_of(const Round& round, const std::vector<Round>& rounds) {
+    return capture_ == 0 && &round == &rounds.back() ? ++issued_ : 0;
+  }
+
+  void meet(uint64_t number) const {
+    cuda::PeerMeeting meeting{.rank = place_.rank,
+                              .num_ranks = place_.size,
+                              .epoch = flags_of(place_.rank) + place_.size,
+                              .own_flags = flags_of(place_.rank),
+                              .peer_flags = {},
+                              .stop = stop_word(),
+                              .arrived = arrived_word(),
+                              .number = number};
+    for (int peer = 0; peer < place_.size; ++peer) {
+      meeting.peer_flags[peer] = flags_of(peer);
+    }
+    cuda::launch(meeting, stream_);
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+  }
+
+  void add(const ReduceCall& call, int64_t part_bytes, const PeerPiece& piece,
+           double scale) const {
+    const auto element_bytes = static_cast<int64_t>(call.input.itemsize());
+    const int64_t first = piece.offset / element_bytes;
+    cuda::SumOfParts sum{
+        .from = *element_of(call.input.scalar_type()),
+        .to = *element_of(call.output.scalar_type()),
+        .numel = piece.bytes / element_bytes,
+        .num_parts = place_.size,
+        .scale = static_cast<float>(scale),
+        .parts = {},
+        .output = bytes_of(call.output) +
+                  first * static_cast<int64_t>(call.output.itemsize())};
+    for (int sender = 0; sender < place_.size; ++sender) {
+      sum.parts[sender] =
+          sender == place_.rank
+              ? bytes_of(call.input) + place_.rank * part_bytes + piece.offset
+              : place_of_sender(sender, place_.rank) + piece.place;
+    }
+    cuda::launch(sum, stream_);
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+  }
+
+  bool forget_arrived() {
+    const uint64_t arrived =
+        *static_cast<const volatile uint64_t*>(arrived_word());
+    bool any = false;
+    while (!under_way_.empty() && under_way_.front().number <= arrived) {
+      under_way_.pop_front();
+      any = true;
+    }
+    return any;
+  }
+
+  const Place place_;
+  PeerWindow window_;              // two halves, then the flags
+  at::Tensor host_words_;          // pinned: what arrived, whether to stop
+  int64_t half_ = 0;               // offset of the half of this round
+  cudaStream_t stream_ = nullptr;  // of this call
+  uint64_t capture_ = 0;           // of this call
+  bool captured_ever_ = false;
+  StreamEvent last_call_;
+  uint64_t issued_ = 0;   // calls outside of captures
+  uint64_t watched_ = 0;  // of these
+
+  std::mutex mutex_;
+  std::deque<UnderWay> under_way_;
+  Clock::time_point went_on_;
+};
+
+}  // namespace
+
+std::shared_ptr<PeerLink> PeerLink::connect(const Place& place,
+                                            const Exchange& exchange,
+                                            std::string& why) {
+  if (place.size > cuda::kMostPeers) {
+    why = str("it has more than ", cuda::kMostPeers, " ranks");
+    return nullptr;
+  }
+  try {
+    return std::make_shared<CudaPeerLink>(place, exchange);
+  } catch (const CommError& error) {
+    why = error.what();
+    return nullptr;
+  }
+}
+
+}  // namespace tessera

@@ -1,0 +1,44 @@
+#include "tessera/comm/peer_links.h"
+
+#include "tessera/base/log.h"
+
+namespace tessera {
+
+std::shared_ptr<PeerLink> PeerLinks::connect(const PeerLink::Place& place,
+                                             const PeerLink::Exchange& exchange,
+                                             const std::string& what) {
+  std::string why;
+  auto link = PeerLink::connect(place, exchange, why);
+  if (!link) {
+    if (place.rank == 0) {
+      log_warning(what, " goes by NCCL, not by copy engines: ", why, ".");
+    }
+    return nullptr;
+  }
+  const std::lock_guard lock(mutex_);
+  links_.push_back(link);
+  return link;
+}
+
+std::vector<std::shared_ptr<PeerLink>> PeerLinks::all() const {
+  const std::lock_guard lock(mutex_);
+  return links_;
+}
+
+std::optional<CollectiveEntry> PeerLinks::overdue(
+    std::chrono::milliseconds patience) const {
+  for (const auto& link : all()) {
+    if (auto entry = link->overdue(patience)) return entry;
+  }
+  return std::nullopt;
+}
+
+void PeerLinks::stop() const noexcept {
+  for (const auto& link : all()) link->stop();
+}
+
+void PeerLinks::drain() const noexcept {
+  for (const auto& link : all()) link->drain();
+}
+
+}  // namespace tessera

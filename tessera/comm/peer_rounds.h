@@ -1,0 +1,28 @@
+// Cuts what one rank sends to another into rounds that fit a window. Pure.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace tessera {
+
+/// A stretch of one part, and where it lies in the window.
+struct PeerPiece {
+  size_t part = 0;
+  int64_t offset = 0;  // bytes, in the part
+  int64_t bytes = 0;
+  int64_t place = 0;  // bytes, in the window
+  bool operator==(const PeerPiece&) const = default;
+};
+
+/// Places and cuts are multiples of it, so that pieces can be read 16 bytes at
+/// a time wherever the parts can.
+inline constexpr int64_t kPeerAlignment = 256;
+
+/// The pieces of each round, in order; parts without bytes have none.
+/// `capacity`: bytes of the window, a multiple of kPeerAlignment.
+[[nodiscard]] std::vector<std::vector<PeerPiece>> plan_peer_rounds(
+    std::span<const int64_t> part_bytes, int64_t capacity);
+
+}  // namespace tessera

@@ -1,0 +1,38 @@
+// Device memory of each rank that all ranks of one machine have mapped. Inside
+// comm only, in builds with CUDA.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tessera/comm/peer_link.h"
+
+namespace tessera {
+
+class PeerWindow {
+ public:
+  PeerWindow() = default;
+
+  /// `num_bytes` zeros on each rank, mapped by all. Collective, waits on the
+  /// host. Errors: CommError, the same on all ranks, that names who cannot map
+  ///               whose memory, and why.
+  PeerWindow(int64_t num_bytes, const PeerLink::Place& place,
+             const PeerLink::Exchange& exchange);
+
+  /// This rank's, uint8.
+  [[nodiscard]] const at::Tensor& own() const { return own_; }
+  /// That of `rank`, where this process sees it; its own, too.
+  [[nodiscard]] char* of(int rank) const { return addresses_[rank]; }
+
+ private:
+  at::Tensor own_;
+  std::vector<std::shared_ptr<void>> mapped_;
+  std::vector<char*> addresses_;  // by rank
+};
+
+}  // namespace tessera

@@ -1,0 +1,97 @@
+#include "tessera/comm/peer_window.h"
+
+#include <ATen/ops/zeros.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAFunctions.h>
+
+#include <fstream>
+#include <sstream>
+
+#include "tessera/base/error.h"
+#include "tessera/comm/below_autograd.h"
+
+namespace tessera {
+namespace {
+
+std::string machine() {
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  return boot;
+}
+
+/// What a rank tells the others of its window.
+struct Offer {
+  std::string machine;
+  ptrdiff_t offset = 0;
+  std::string handle;
+
+  [[nodiscard]] std::string text() const {
+    return str(machine, ' ', offset, ' ', handle);
+  }
+  static Offer parse(const std::string& text) {
+    Offer offer;
+    std::istringstream in(text);
+    in >> offer.machine >> offer.offset;
+    in.get();
+    offer.handle.assign(std::istreambuf_iterator<char>(in), {});
+    return offer;
+  }
+};
+
+Offer offer_of(const at::Tensor& own) {
+  const auto shared =
+      c10::cuda::CUDACachingAllocator::shareIpcHandle(own.mutable_data_ptr());
+  return {machine(), shared.offset, shared.handle};
+}
+
+std::string first_line(const std::string& text) {
+  return text.substr(0, text.find('\n'));
+}
+
+}  // namespace
+
+PeerWindow::PeerWindow(int64_t num_bytes, const PeerLink::Place& place,
+                       const PeerLink::Exchange& exchange) {
+  const BelowAutograd below_autograd;
+  std::string trouble;
+  Offer own_offer;
+  try {
+    own_ = at::zeros({num_bytes},
+                     at::TensorOptions(at::kByte).device(place.device));
+    own_offer = offer_of(own_);
+  } catch (const c10::Error& error) {
+    trouble = str("rank ", place.rank, " cannot share its memory: ",
+                  first_line(error.what_without_backtrace()));
+  }
+  // The zeros are there, and nobody reads an earlier window of this rank.
+  c10::cuda::device_synchronize();
+  const auto texts = exchange(own_offer.text());
+  for (int rank = 0; rank < place.size && trouble.empty(); ++rank) {
+    if (rank == place.rank) {
+      mapped_.emplace_back();
+      addresses_.push_back(static_cast<char*>(own_.mutable_data_ptr()));
+      continue;
+    }
+    const Offer offer = Offer::parse(texts[rank]);
+    if (offer.handle.empty()) break;  // that rank says why
+    if (offer.machine != own_offer.machine) {
+      trouble = str("ranks ", place.rank, " and ", rank,
+                    " are on different machines");
+      break;
+    }
+    try {
+      mapped_.push_back(
+          c10::cuda::CUDACachingAllocator::getIpcDevPtr(offer.handle));
+      addresses_.push_back(static_cast<char*>(mapped_.back().get()) +
+                           offer.offset);
+    } catch (const c10::Error& error) {
+      trouble = str("rank ", place.rank, " cannot map the memory of rank ",
+                    rank, ": ", first_line(error.what_without_backtrace()));
+    }
+  }
+  for (const std::string& of_rank : exchange(trouble)) {
+    require<CommError>(of_rank.empty(), [&] { return of_rank; });
+  }
+}
+
+}  // namespace tessera

@@ -1,0 +1,358 @@
+// Gathers and reduce-scatters between GPUs, by the transport that the command
+// line names, against their definition; and their speed, alone and beside
+// matrix products. Prints a line for each check; exits with 1 when any differs.
+// Needs two ranks or more:
+//
+//   tessera run -n 2 -- device_transport copy_engines
+#include <ATen/cuda/CUDAContext.h>
+#include <ATen/cuda/CUDAGraph.h>
+#include <ATen/cuda/Sleep.h>
+#include <torch/torch.h>
+
+#include <chrono>
+#include <cstdio>
+#include <functional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "tessera/comm/communicator.h"
+#include "tessera/comm/world.h"
+#include "tessera/device/stream.h"
+
+namespace {
+
+using namespace tessera;
+using torch::Tensor;
+
+constexpr int64_t kSleep = 400'000;  // cycles: a fraction of a millisecond
+
+/// Whole numbers, so that sums of a few ranks are exact in any dtype.
+Tensor values(int rank, int64_t numel, torch::Dtype dtype, int64_t seed = 0) {
+  return ((torch::arange(numel) * 5 + rank * 7 + seed).remainder(13) + 1)
+      .to(dtype);
+}
+
+class Checks {
+ public:
+  Checks(const World& world, std::shared_ptr<Communicator> communicator)
+      : device_(world.device()),
+        rank_(world.rank()),
+        size_(world.size()),
+        communicator_(std::move(communicator)) {}
+
+  int run() {
+    check_gathers();
+    check_reductions();
+    check_several_at_once();
+    check_large();
+    check_races();
+    check_replays();
+    return failures_;
+  }
+
+ private:
+  void expect(const std::string& what, bool good) {
+    if (!good) ++failures_;
+    if (rank_ == 0 || !good) {
+      std::printf("rank %d: %s: %s\n", rank_, what.c_str(),
+                  good ? "ok" : "DIFFERS");
+    }
+  }
+
+  [[nodiscard]] Tensor gathered(int64_t numel, torch::Dtype dtype,
+                                int64_t seed = 0) const {
+    std::vector<Tensor> parts;
+    for (int r = 0; r < size_; ++r) {
+      parts.push_back(values(r, numel, dtype, seed));
+    }
+    return torch::cat(parts);
+  }
+
+  /// Of this rank's part.
+  [[nodiscard]] Tensor summed(int64_t numel, torch::Dtype dtype,
+                              int64_t seed = 0) const {
+    Tensor sum = torch::zeros({numel}, torch::kDouble);
+    for (int r = 0; r < size_; ++r) {
+      sum += values(r, numel * size_, torch::kDouble, seed)
+                 .narrow(0, rank_ * numel, numel);
+    }
+    return sum.to(dtype);
+  }
+
+  [[nodiscard]] Tensor unset(int64_t numel, torch::Dtype dtype) const {
+    return torch::full({numel}, 77, torch::dtype(dtype).device(device_));
+  }
+
+  void check_gathers() {
+    for (const auto dtype :
+         {torch::kFloat32, torch::kBFloat16, torch::kInt64, torch::kUInt8}) {
+      bool good = true;
+      for (const int64_t numel : {1, 3, 8, 1000, 4097, 1'000'003, 16, 0}) {
+        for (const bool in_place : {false, true}) {
+          Tensor output = unset(numel * size_, dtype);
+          Tensor input = values(rank_, numel, dtype).to(device_);
+          if (in_place) {
+            const Tensor slot = output.narrow(0, rank_ * numel, numel);
+            slot.copy_(input);
+            input = slot;
+          }
+          const std::vector<GatherCall> calls = {{output, input}};
+          communicator_->all_gather(calls, {.unit = "gather"}).wait();
+          good = good && torch::equal(output.cpu(), gathered(numel, dtype));
+        }
+      }
+      expect(std::string("all_gather ") + c10::toString(dtype), good);
+    }
+  }
+
+  void check_reductions() {
+    struct Types {
+      torch::Dtype from, to;
+    };
+    for (const auto& [from, to] : {Types{torch::kFloat32, torch::kFloat32},
+                                   Types{torch::kBFloat16, torch::kBFloat16},
+                                   Types{torch::kHalf, torch::kHalf},
+                                   Types{torch::kInt64, torch::kInt64},
+                                   Types{torch::kBFloat16, torch::kFloat32},
+                                   Types{torch::kHalf, torch::kFloat32}}) {
+      if (!communicator_->sums_as(from, to)) continue;
+      for (const ReduceOp op : {ReduceOp::sum, ReduceOp::avg}) {
+        if (op == ReduceOp::avg && from == torch::kInt64) continue;
+        bool good = true;
+        for (const int64_t numel : {1, 3, 8, 1000, 4097, 1'000'003, 16, 0}) {
+          Tensor output = unset(numel, to);
+          const Tensor input = values(rank_, numel * size_, from).to(device_);
+          const std::vector<ReduceCall> calls = {{output, input}};
+          communicator_->reduce_scatter(calls, {.unit = "reduce"}, op).wait();
+          Tensor expected = summed(numel, torch::kDouble);
+          if (op == ReduceOp::avg) expected /= size_;
+          good = good && torch::allclose(output.cpu().to(torch::kDouble),
+                                         expected, 1e-2, 0);
+          if (op == ReduceOp::sum || (size_ & (size_ - 1)) == 0) {
+            good = good && torch::equal(output.cpu(), expected.to(to));
+          }
+        }
+        expect(std::string("reduce_scatter ") +
+                   (op == ReduceOp::sum ? "sum " : "avg ") +
+                   c10::toString(from) + " as " + c10::toString(to),
+               good);
+      }
+    }
+  }
+
+  void check_several_at_once() {
+    const std::vector<int64_t> sizes = {5, 0, 64, 1, 70'001, 12};
+    std::vector<GatherCall> gathers;
+    std::vector<ReduceCall> reductions;
+    for (const int64_t numel : sizes) {
+      gathers.push_back({unset(numel * size_, torch::kBFloat16),
+                         values(rank_, numel, torch::kBFloat16).to(device_)});
+      reductions.push_back(
+          {unset(numel, torch::kFloat32),
+           values(rank_, numel * size_, torch::kFloat32).to(device_)});
+    }
+    communicator_->all_gather(gathers, {.unit = "several"}).wait();
+    communicator_->reduce_scatter(reductions, {.unit = "several"}).wait();
+    bool good = true;
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      good = good &&
+             torch::equal(gathers[i].output.cpu(),
+                          gathered(sizes[i], torch::kBFloat16)) &&
+             torch::equal(reductions[i].output.cpu(),
+                          summed(sizes[i], torch::kFloat32));
+    }
+    expect("several at once", good);
+  }
+
+  // More than a window holds, with ends in the middle of a round.
+  void check_large() {
+    constexpr int64_t kNumel = 21'000'003;
+    const Tensor whole = unset((kNumel + 5) * size_, torch::kFloat32);
+    const Tensor few = whole.narrow(0, 0, 5 * size_);
+    const Tensor many = whole.narrow(0, 5 * size_, kNumel * size_);
+    const std::vector<GatherCall> gathers = {
+        {few, values(rank_, 5, torch::kFloat32).to(device_)},
+        {many, values(rank_, kNumel, torch::kFloat32).to(device_)}};
+    communicator_->all_gather(gathers, {.unit = "large"}).wait();
+    const Tensor part = unset(kNumel, torch::kFloat32);
+    const std::vector<ReduceCall> reductions = {{part, many}};
+    communicator_->reduce_scatter(reductions, {.unit = "large"}).wait();
+    const Tensor expected = gathered(kNumel, torch::kFloat32);
+    expect(
+        "84 MB of each rank",
+        torch::equal(few.cpu(), gathered(5, torch::kFloat32)) &&
+            torch::equal(many.cpu(), expected) &&
+            torch::equal(part.cpu(),
+                         expected.narrow(0, rank_ * kNumel, kNumel) * size_));
+  }
+
+  // Calls without a pause on two streams, while ranks are late in turn and
+  // inputs are overwritten as soon as their calls are issued.
+  void check_races() {
+    const std::vector<c10::Stream> streams = {
+        make_stream(device_, StreamPriority::high),
+        make_stream(device_, StreamPriority::normal)};
+    std::mt19937 random(7);  // the same on all ranks
+    std::vector<std::function<bool()>> looks;
+    for (int i = 0; i < 300; ++i) {
+      const int64_t numel = 1 + static_cast<int64_t>(random() % 300'000);
+      const bool gathers = random() % 2 == 0;
+      const auto late = static_cast<int>(random() % size_);
+      const StreamScope scope(streams[random() % 2]);
+      if (rank_ == late) at::cuda::sleep(kSleep);
+      Tensor input =
+          values(rank_, gathers ? numel : numel * size_, torch::kFloat32, i)
+              .to(device_);
+      Tensor output = unset(gathers ? numel * size_ : numel, torch::kFloat32);
+      if (gathers) {
+        const std::vector<GatherCall> calls = {{output, input}};
+        (void)communicator_->all_gather(calls, {.unit = "races"});
+      } else {
+        const std::vector<ReduceCall> calls = {{output, input}};
+        (void)communicator_->reduce_scatter(calls, {.unit = "races"});
+      }
+      input.fill_(-1);
+      looks.emplace_back([=, this] {
+        return torch::equal(output.cpu(),
+                            gathers ? gathered(numel, torch::kFloat32, i)
+                                    : summed(numel, torch::kFloat32, i));
+      });
+    }
+    torch::cuda::synchronize();
+    bool good = true;
+    for (const auto& look : looks) good = look() && good;
+    expect("300 calls without a pause", good);
+  }
+
+  // An odd number of calls in the graph, and other calls between its replays.
+  void check_replays() {
+    constexpr int64_t kNumel = 20'011;
+    const auto stream = make_stream(device_, StreamPriority::normal);
+    const StreamScope scope(stream);
+    Tensor input = values(rank_, kNumel, torch::kFloat32).to(device_);
+    Tensor whole = unset(kNumel * size_, torch::kFloat32);
+    Tensor part = unset(kNumel, torch::kFloat32);
+    const auto body = [&] {
+      for (int i = 0; i < 3; ++i) {
+        const std::vector<GatherCall> gather = {{whole, input}};
+        (void)communicator_->all_gather(gather, {.unit = "replay"});
+        if (i == 1) continue;
+        const std::vector<ReduceCall> reduce = {{part, whole}};
+        (void)communicator_->reduce_scatter(reduce, {.unit = "replay"});
+      }
+    };
+    body();
+    torch::cuda::synchronize();
+    at::cuda::CUDAGraph graph;
+    graph.capture_begin({0, 0}, cudaStreamCaptureModeThreadLocal);
+    body();
+    graph.capture_end();
+    bool good = true;
+    for (int64_t i = 0; i < 12; ++i) {
+      if (i % size_ == rank_) at::cuda::sleep(kSleep);
+      input.copy_(values(rank_, kNumel, torch::kFloat32, i));
+      whole.fill_(-1);
+      graph.replay();
+      if (i % 3 == 1) {
+        const Tensor extra = unset(5 * size_, torch::kFloat32);
+        const std::vector<GatherCall> gather = {
+            {extra, values(rank_, 5, torch::kFloat32, i).to(device_)}};
+        (void)communicator_->all_gather(gather, {.unit = "between"});
+        good =
+            torch::equal(extra.cpu(), gathered(5, torch::kFloat32, i)) && good;
+      }
+      const Tensor all = gathered(kNumel, torch::kFloat32, i);
+      good = torch::equal(whole.cpu(), all) && good;
+      good = torch::equal(part.cpu(),
+                          all.narrow(0, rank_ * kNumel, kNumel) * size_) &&
+             good;
+    }
+    expect("12 replays of a graph of 5 calls", good);
+  }
+
+  const c10::Device device_;
+  const int rank_;
+  const int size_;
+  std::shared_ptr<Communicator> communicator_;
+  int failures_ = 0;
+};
+
+/// The time of `count` runs of each, side by side, in ms.
+double time_of(c10::Device device, const std::function<void()>& products,
+               const std::function<void()>& calls) {
+  torch::cuda::synchronize();
+  const auto begin = std::chrono::steady_clock::now();
+  const auto stream = make_stream(device, StreamPriority::high);
+  if (calls) {
+    const StreamScope scope(stream);
+    calls();
+  }
+  if (products) products();
+  torch::cuda::synchronize();
+  const std::chrono::duration<double, std::milli> took =
+      std::chrono::steady_clock::now() - begin;
+  return took.count();
+}
+
+void measure(const World& world, Communicator& communicator,
+             const std::string& transport) {
+  const auto on_device = torch::dtype(torch::kBFloat16).device(world.device());
+  const int64_t whole = 64 << 20;  // elements
+  const Tensor full = torch::zeros({whole}, on_device);
+  const Tensor part = torch::zeros({whole / world.size()}, on_device);
+  const Tensor sum =
+      torch::zeros({whole / world.size()}, on_device.dtype(torch::kFloat32));
+  const Tensor full_float = torch::zeros({whole}, sum.options());
+  const bool widens = communicator.sums_as(torch::kBFloat16, torch::kFloat32);
+  constexpr int kCalls = 20;
+  const auto gathers = [&] {
+    for (int i = 0; i < kCalls; ++i) {
+      const std::vector<GatherCall> calls = {{full, part}};
+      (void)communicator.all_gather(calls, {});
+    }
+  };
+  const auto reductions = [&] {
+    for (int i = 0; i < kCalls; ++i) {
+      const std::vector<ReduceCall> calls = {{sum, widens ? full : full_float}};
+      (void)communicator.reduce_scatter(calls, {});
+    }
+  };
+  const Tensor a = torch::randn({4096, 8192}, on_device);
+  const Tensor b = torch::randn({8192, 8192}, on_device);
+  const auto products = [&] {
+    for (int i = 0; i < 40; ++i) (void)torch::mm(a, b);
+  };
+  for (int round = 0; round < 2; ++round) {  // the first one warms up
+    const double alone = time_of(world.device(), products, {});
+    const double gather = time_of(world.device(), {}, gathers);
+    const double reduce = time_of(world.device(), {}, reductions);
+    const double beside_gathers = time_of(world.device(), products, gathers);
+    const double beside_reductions =
+        time_of(world.device(), products, reductions);
+    if (round == 0 || world.rank() != 0) continue;
+    std::printf(
+        "%s, %d ranks, ms: 40 products %.2f; %d gathers of 128 MiB %.2f, "
+        "both %.2f; %d sums of gradients of 64 Mi elements %.2f, both %.2f\n",
+        transport.c_str(), world.size(), alone, kCalls, gather, beside_gathers,
+        kCalls, reduce, beside_reductions);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);
+  const std::string transport = argc > 1 ? argv[1] : "copy_engines";
+  const World world = init_distributed(
+      {.timeout = std::chrono::minutes(1),
+       .transport =
+           transport == "nccl" ? Transport::nccl : Transport::copy_engines});
+  std::vector<int> ranks;
+  for (int r = 0; r < world.size(); ++r) ranks.push_back(r);
+  const auto communicator = world.make_communicator("transport", ranks);
+  const int failures = Checks(world, communicator).run();
+  measure(world, *communicator, transport);
+  world.barrier();
+  return failures == 0 ? 0 : 1;
+}
