@@ -70,19 +70,31 @@ void add(const Group& group, const P2POp& operation, Work::Impl& work) {
   }
 }
 
+MessageEnd end_of(const Group& group, const P2POp& operation) {
+  static_assert(kAnySource == MessageEnd::kFromAny);
+  const bool sends = operation.direction == Direction::send;
+  const std::string& backend = group.entry_of(operation.tensor).name;
+  return {.group = group.name,
+          .backend = backend,
+          .source = sends ? group.rank : operation.peer,
+          .target = sends ? operation.peer : group.rank,
+          .tag = backend == "nccl" ? 0 : operation.tag,
+          .call = name_of(operation.direction),
+          .numel = operation.tensor.numel(),
+          .dtype = operation.tensor.scalar_type()};
+}
+
 Work start(Group& group, const P2POp& operation) {
   check(group, operation);
-  const bool sends = operation.direction == Direction::send;
+  const MessageEnd end = end_of(group, operation);
   const bool any = operation.peer == kAnySource;
-  const int source = sends ? group.rank : operation.peer;
-  const int target = sends ? operation.peer : group.rank;
   const std::string link =
-      str(any ? "any" : std::to_string(source), ">", target);
+      str(any ? "any" : std::to_string(end.source), ">", end.target);
   const std::vector<int> peers =
       any ? group.ranks
-          : std::vector<int>{group.ranks[source], group.ranks[target]};
-  return group.start_message(
-      link, peers, name_of(operation.direction),
+          : std::vector<int>{group.ranks[end.source], group.ranks[end.target]};
+  return group.start_messages(
+      link, peers, name_of(operation.direction), {end},
       [&](Work::Impl& work) { add(group, operation, work); });
 }
 
@@ -123,8 +135,12 @@ std::vector<Work> batch_isend_irecv(const std::vector<P2POp>& operations,
     }
     return works;
   }
-  works.push_back(
-      group.start_message("batch", group.ranks, "batch", [&](Work::Impl& work) {
+  std::vector<MessageEnd> ends;
+  for (const P2POp& operation : operations) {
+    ends.push_back(end_of(group, operation));
+  }
+  works.push_back(group.start_messages(
+      "batch", group.ranks, "batch", ends, [&](Work::Impl& work) {
         backend.startCoalescing();
         for (const P2POp& operation : operations) {
           issue(operation, backend);

@@ -74,10 +74,12 @@ struct ProcessGroup::Impl {
   /// works.
   template <class Body>
   Work start(const Call& call, Body&& body);
-  /// The same for a message; `link` names it ("0>1") and `peers` are on it.
+  /// The same for messages; `link` names them ("0>1"), `peers` are on it, and
+  /// `ends` are what this rank says of each.
   template <class Body>
-  Work start_message(const std::string& link, const std::vector<int>& peers,
-                     const char* op, Body&& body);
+  Work start_messages(const std::string& link, const std::vector<int>& peers,
+                      const char* op, const std::vector<MessageEnd>& ends,
+                      Body&& body);
 
   /// An error of LibTorch before anything was sent is the caller's: throws it
   /// as such. All others fail the world.
@@ -91,7 +93,6 @@ struct ProcessGroup::Impl {
 
 template <class Body>
 Work ProcessGroup::Impl::run(const char* kind, uint64_t sequence, Body&& body) {
-  world->begin(sequence);
   const BelowAutograd below_autograd;
   auto work = std::make_unique<Work::Impl>(world, sequence, timeout);
   try {
@@ -104,24 +105,27 @@ Work ProcessGroup::Impl::run(const char* kind, uint64_t sequence, Body&& body) {
 
 template <class Body>
 Work ProcessGroup::Impl::start(const Call& call, Body&& body) {
-  return run(call.kind,
-             world->log.enter_unhashed(name, call.kind, {.unit = description},
-                                       call.numel, call.dtype, call.terms),
-             std::forward<Body>(body));
+  const uint64_t sequence =
+      world->log.enter_unhashed(name, call.kind, {.unit = description},
+                                call.numel, call.dtype, call.terms);
+  world->begin(sequence);
+  return run(call.kind, sequence, std::forward<Body>(body));
 }
 
 // Ranks send and receive in orders of their own, so each direction between two
 // ranks is a communicator of its own for the log.
 template <class Body>
-Work ProcessGroup::Impl::start_message(const std::string& link,
-                                       const std::vector<int>& peers,
-                                       const char* op, Body&& body) {
+Work ProcessGroup::Impl::start_messages(const std::string& link,
+                                        const std::vector<int>& peers,
+                                        const char* op,
+                                        const std::vector<MessageEnd>& ends,
+                                        Body&& body) {
   const std::string line = str(name, " ", link);
   world->add_peers(line, peers);
-  return run(op,
-             world->log.enter_unhashed(line, "message",
-                                       {.unit = description, .op = op}),
-             std::forward<Body>(body));
+  const uint64_t sequence = world->log.enter_unhashed(
+      line, "message", {.unit = description, .op = op});
+  world->begin_messages(sequence, ends);
+  return run(op, sequence, std::forward<Body>(body));
 }
 
 }  // namespace tessera::distributed

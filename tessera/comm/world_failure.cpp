@@ -19,9 +19,9 @@ std::string describe_entry(int rank, const CollectiveEntry& entry) {
   return text;
 }
 
-// Not so: messages, and what connects a group.
+// Not so: what connects a group.
 bool is_made_by_all(const CollectiveEntry& entry) {
-  return entry.kind != "message" && entry.kind != "connect";
+  return entry.kind != "connect";
 }
 
 }  // namespace
@@ -67,15 +67,11 @@ void World::State::check_alive(uint64_t sequence) {
   if (failed_) raise(sequence, "this world has failed before.");
 }
 
-void World::State::begin(uint64_t sequence) {
-  check_alive(sequence);
-  if (!check_) return;
-  const CollectiveEntry entry = log.at(sequence);
-  const std::vector<int> ranks = peers_of(entry.communicator);
-  if (ranks.size() < 2 || !is_made_by_all(entry)) return;
+template <class Ask>
+void World::State::require_alike(uint64_t sequence, Ask&& ask) {
   std::optional<std::string> difference;
   try {
-    difference = check_->compare(entry, ranks);
+    difference = ask();
   } catch (const std::exception& error) {
     raise(sequence, reason_of(error));
   }
@@ -83,6 +79,24 @@ void World::State::begin(uint64_t sequence) {
   const std::string record = record_flight(*difference);
   fail(*difference);
   throw CommError(*difference + record);
+}
+
+void World::State::begin(uint64_t sequence) {
+  check_alive(sequence);
+  if (!check_) return;
+  const CollectiveEntry entry = log.at(sequence);
+  const std::vector<int> ranks = peers_of(entry.communicator);
+  if (ranks.size() < 2 || !is_made_by_all(entry)) return;
+  require_alike(sequence, [&] { return check_->compare(entry, ranks); });
+}
+
+void World::State::begin_messages(uint64_t sequence,
+                                  const std::vector<MessageEnd>& ends) {
+  check_alive(sequence);
+  if (!messages_) return;
+  for (const MessageEnd& end : ends) {
+    require_alike(sequence, [&] { return messages_->compare(end); });
+  }
 }
 
 void World::State::announce(const std::string& cause) noexcept {
@@ -134,6 +148,14 @@ std::vector<int> World::State::peers_of(const std::string& communicator) {
     if (member) ranks = group->second;
   }
   return ranks;
+}
+
+std::string reason_of(const std::exception& error) {
+  const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
+  std::string text =
+      torch_error ? torch_error->what_without_backtrace() : error.what();
+  const size_t advice = text.find(". This is typically caused by");
+  return advice == std::string::npos ? text : text.substr(0, advice + 1);
 }
 
 }  // namespace tessera

@@ -55,6 +55,7 @@ World::State::State(WorldPlace place, c10::intrusive_ptr<c10d::Store> store,
   }
   if (collective_check_wanted()) {
     check_ = std::make_unique<CollectiveCheck>(store_of("check"), place.rank);
+    messages_ = std::make_unique<MessageCheck>(store_of("sent"), place.rank);
   }
   watchdog_ = std::make_unique<Watchdog>(
       store_, place.rank, place.size, log,
@@ -207,14 +208,6 @@ void World::State::abort() noexcept {
   transfers.abort_all();
   const std::lock_guard lock(mutex_);
   for (const auto& backend : backends_) backend->abort();
-}
-
-std::string reason_of(const std::exception& error) {
-  const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
-  std::string text =
-      torch_error ? torch_error->what_without_backtrace() : error.what();
-  const size_t advice = text.find(". This is typically caused by");
-  return advice == std::string::npos ? text : text.substr(0, advice + 1);
 }
 
 }  // namespace tessera

@@ -21,6 +21,7 @@
 #include "tessera/comm/collective_log.h"
 #include "tessera/comm/deferred_checks.h"
 #include "tessera/comm/group_names.h"
+#include "tessera/comm/message_check.h"
 #include "tessera/comm/peer_links.h"
 #include "tessera/comm/rendezvous.h"
 #include "tessera/comm/replayed_calls.h"
@@ -101,6 +102,9 @@ struct World::State {
   /// comparison with the other ranks. Errors: CommError when they differ.
   void begin(uint64_t sequence);
 
+  /// The same before messages run, of which this rank is one end.
+  void begin_messages(uint64_t sequence, const std::vector<MessageEnd>& ends);
+
   /// This rank failed by an error of its own: tells the others.
   void announce(const std::string& cause) noexcept;
 
@@ -118,6 +122,10 @@ struct World::State {
  private:
   void abort() noexcept;
   void run_last_checks() noexcept;
+  /// Asks a check and fails the world when it finds a difference. Errors:
+  /// CommError then, and as `raise` when the store fails.
+  template <class Ask>
+  void require_alike(uint64_t sequence, Ask&& ask);
   /// On the watchdog's thread: what hangs on the device fails as a collective
   /// that the host waits for does.
   void look_at_device();
@@ -144,6 +152,7 @@ struct World::State {
   std::shared_ptr<HostLink> link_;          // on CPU, unless switched off
   std::unique_ptr<Watchdog> watchdog_;      // goes first: it uses the others
   std::unique_ptr<CollectiveCheck> check_;  // when asked for
+  std::unique_ptr<MessageCheck> messages_;  // with it
   std::mutex flight_mutex_;
   std::optional<std::string> flight_;  // what record_flight returned
 };
