@@ -246,10 +246,13 @@ TEST(StepClipped, IsClippingAndThenAStep) {
 
 TEST(StepClipped, RefusesWhatIsNoNorm) {
   const Tensor parameter = torch::ones({2}).requires_grad_();
+  parameter.mutable_grad() = torch::ones({2});
   AdamW optimizer({parameter}, torch::optim::AdamWOptions(0.1));
   EXPECT_THROW(optimizer.step_clipped(Tensor(), 1.0), InvalidArgument);
   EXPECT_THROW(optimizer.step_clipped(torch::ones({2}), 1.0), InvalidArgument);
   EXPECT_THROW(optimizer.step_clipped(torch::ones({}), -1.0), InvalidArgument);
+  EXPECT_TRUE(parameter.equal(torch::ones({2})));
+  EXPECT_TRUE(parameter.grad().equal(torch::ones({2})));
 }
 
 }  // namespace

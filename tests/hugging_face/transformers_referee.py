@@ -43,9 +43,12 @@ def make(folder, file):
     config = LlamaConfig(
         vocab_size=48, hidden_size=32, intermediate_size=40, num_hidden_layers=2,
         num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=16,
-        initializer_range=0.3,
+        initializer_range=0.3, rope_theta=500.0, rms_norm_eps=1e-3,
     )
     model = LlamaForCausalLM(config)
+    for parameter in model.parameters():
+        if parameter.dim() == 1:  # ones could be exchanged
+            torch.nn.init.uniform_(parameter, 0.5, 1.5)
     model.save_pretrained(folder, max_shard_size="20KB")
     tokens = torch.arange(12).reshape(1, 12) * 5 % 48
     save_file({"tokens": tokens, "logits": logits_of(model, tokens)}, file)

@@ -2,6 +2,7 @@
 // the shards.
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 
@@ -82,6 +83,22 @@ TEST(Plan, ACopyForGathersIsThereAllTheTime) {
   EXPECT_EQ(plain.memory.copies, 0);
   EXPECT_EQ(plan.memory.copies, plain.memory.parameters / 2);
   EXPECT_EQ(plan.memory.peak - plain.memory.peak, plan.memory.copies);
+}
+
+TEST(Plan, ACopyForGathersIsARowWhereThereIsOne) {
+  PlanOptions options{.model = model_preset("gpt2-124m").model,
+                      .ranks = 2,
+                      .shard = {.param_dtype = Precision::bfloat16}};
+  const auto row_in = [](const PlanOptions& o) {
+    return plan_text(o, plan_training(o)).find("copy of the shards");
+  };
+  EXPECT_EQ(row_in(options), std::string::npos);
+  options.shard.gather_copy = CopyForGathers::kept;
+  EXPECT_NE(row_in(options), std::string::npos);
+  const Plan plan = plan_training(options);
+  const auto json = nlohmann::json::parse(plan_json(options, plan));
+  EXPECT_GT(plan.memory.copies, 0);
+  EXPECT_EQ(json["memory_bytes"]["copies"], plan.memory.copies);
 }
 
 }  // namespace

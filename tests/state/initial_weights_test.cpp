@@ -183,17 +183,22 @@ TEST(SetStateDict, OfAMetaBufferSaysOnEveryRankWhatToCallFirst) {
 }
 
 TEST(GetStateDict, OnOneRankAloneEndsByAnErrorThatNamesTheRank) {
+  std::string of_caller;
   const std::string error = message_of<Error>([&] {
     run_ranks(
         2,
         [&](const World& world) {
           Trained trained = trained_on(world, 7);
           if (world.rank() > 0) return;
-          (void)get_model_state_dict(*trained.block, full());
+          of_caller = message_of<CommError>(
+              [&] { (void)get_model_state_dict(*trained.block, full()); });
         },
         std::chrono::seconds(10));
   });
-  EXPECT_TRUE(contains(error, "rank 1")) << error;
+  EXPECT_TRUE(contains(error, "rank 1: returned, while rank 0 waits")) << error;
+  EXPECT_TRUE(contains(of_caller, "rank 1")) << of_caller;
+  EXPECT_TRUE(contains(of_caller, "state dict: call it on all ranks"))
+      << of_caller;
 }
 
 }  // namespace

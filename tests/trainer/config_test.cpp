@@ -189,8 +189,10 @@ TEST(TrainConfig, ALayoutThatCannotBeIsSaidInOneSentence) {
     EXPECT_NE(refusal_of("", words).find("gathers would not send the copy"),
               std::string::npos);
   }
-  for (const char* key : {"replicas=2", "reshard=2", "prefetch=1"}) {
-    const Words words = {"shard.strategy=replicate", str("shard.", key)};
+  for (const char* key :
+       {"replicas=2", "reshard=2", "prefetch=1", "gather_copy=kept"}) {
+    const Words words = {"shard.strategy=replicate",
+                         "shard.param_dtype=bfloat16", str("shard.", key)};
     EXPECT_NE(refusal_of("", words).find("shard.strategy is replicate, where "),
               std::string::npos)
         << key << refusal_of("", words);

@@ -15,7 +15,6 @@
 #include "tessera/base/error.h"
 #include "tessera/comm/world.h"
 #include "tessera/optim/clip_grad_norm.h"
-#include "tessera/shard/find_units.h"
 #include "tessera/shard/full_parameters.h"
 #include "tessera/train/build_optimizer.h"
 #include "tessera/train/functions.h"
@@ -234,26 +233,6 @@ TEST(TrainStep, ALayoutDoesNotChangeTheUpdate) {
                   one);
     }
   }
-}
-
-// A CPU does not show where shards are.
-TEST(TrainStep, OffloadReachesEveryUnit) {
-  run_ranks(2, [](const World& world) {
-    const auto mesh = init_device_mesh(world);
-    for (const auto offload :
-         {Offload::none, Offload::pinned, Offload::pageable}) {
-      auto model = test::sharded(kSmallModels[0], mesh, {.offload = offload});
-      const auto units = units_below(*model);
-      EXPECT_EQ(units.size(), 5u);
-      for (const auto& unit : units) {
-        const auto& policy = unit->options().offload_policy;
-        EXPECT_EQ(policy.has_value(), offload != Offload::none);
-        if (policy) {
-          EXPECT_EQ(policy->pin_memory, offload == Offload::pinned);
-        }
-      }
-    }
-  });
 }
 
 TEST(TrainStep, Float8GathersRoundTheSameAtAnyNumberOfRanks) {
