@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "tessera/base/error.h"
+
 namespace step_bench {
 namespace {
 
@@ -39,9 +41,17 @@ void apply_preset(Options& options, int64_t seq) {
 }
 
 void add_sharding_options(CLI::App& app, Options& options) {
+  auto* const precision =
+      app.add_option("--precision", options.precision,
+                     "of compute: bf16, fp16 (with a GradScaler) or fp32")
+          ->transform(CLI::CheckedTransformer(std::map<std::string, Precision>{
+              {"bf16", Precision::mixed_bfloat16},
+              {"fp16", Precision::mixed_float16},
+              {"fp32", Precision::float32}}));
   app.add_flag_callback(
-      "--fp32", [&] { options.precision = Precision::float32; },
-      "no mixed precision");
+         "--fp32", [&] { options.precision = Precision::float32; },
+         "as --precision fp32")
+      ->excludes(precision);
   app.add_flag_callback(
       "--no-reshard", [&] { options.reshard = false; },
       "keep full parameters between forward and backward");
@@ -70,6 +80,24 @@ void add_sharding_options(CLI::App& app, Options& options) {
   app.add_flag_callback(
       "--graph", [&] { options.issue = Issue::graph; },
       "the whole step as one CUDA graph; wants --warmup 4 or more");
+}
+
+/// Why these options do not go together; empty when they do.
+std::string contradiction_in(const Options& options) {
+  if (options.issue == Issue::graph && options.warmup <= kGraphWarmup) {
+    return tessera::str("--graph wants --warmup ", kGraphWarmup + 1,
+                        " or more");
+  }
+  if (options.precision != Precision::mixed_float16) return "";
+  if (options.strategy == Strategy::plain) {
+    return "--plain computes in float32; leave --precision fp16 out";
+  }
+  if (options.stepping == Stepping::in_backward) {
+    return "--precision fp16 scales the loss, and units that step in backward "
+           "cannot wait for what a GradScaler finds; take --stepping clipped "
+           "or unclipped";
+  }
+  return "";
 }
 
 }  // namespace
@@ -125,12 +153,10 @@ std::optional<Options> parse_options(int argc, char** argv) {
     return std::nullopt;
   }
   apply_preset(options, seq);
-  if (options.issue == Issue::graph && options.warmup <= kGraphWarmup) {
-    std::fprintf(stderr, "step_bench: --graph wants --warmup %d or more\n",
-                 kGraphWarmup + 1);
-    return std::nullopt;
-  }
-  return options;
+  const std::string contradiction = contradiction_in(options);
+  if (contradiction.empty()) return options;
+  std::fprintf(stderr, "step_bench: %s\n", contradiction.c_str());
+  return std::nullopt;
 }
 
 }  // namespace step_bench

@@ -20,7 +20,9 @@ enum class Issue { eager, graph };
 /// Steps without the graph before the one that captures it.
 inline constexpr int kGraphWarmup = 3;
 
-enum class Precision { mixed_bfloat16, float32 };
+/// Of compute; masters and reductions are float32. With float16 the loss is
+/// scaled by a GradScaler.
+enum class Precision { mixed_bfloat16, mixed_float16, float32 };
 
 struct Options {
   std::string preset = "tiny";  // those of benchmarks/peer/fsdp2_bench.py

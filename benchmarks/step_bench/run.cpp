@@ -36,6 +36,18 @@ double median(std::vector<double> values) {
                            : (values[middle - 1] + values[middle]) / 2;
 }
 
+const char* name_of(Precision precision) {
+  switch (precision) {
+    case Precision::mixed_bfloat16:
+      return "bf16";
+    case Precision::mixed_float16:
+      return "fp16";
+    case Precision::float32:
+      return "fp32";
+  }
+  return "";
+}
+
 double rounded(double value, int digits) {
   const double scale = std::pow(10, digits);
   return std::round(value * scale) / scale;
@@ -84,9 +96,12 @@ LanguageModelPtr sharded_model(const Options& options,
                                const tessera::DeviceMesh& mesh) {
   auto model = tessera::train::build_model_meta(options.model);
   tessera::FullyShardOptions how{.mesh = mesh};
-  if (options.precision == Precision::mixed_bfloat16) {
-    how.mp_policy = {.param_dtype = torch::kBFloat16,
-                     .reduce_dtype = torch::kFloat32};
+  if (options.precision != Precision::float32) {
+    how.mp_policy = {
+        .param_dtype = options.precision == Precision::mixed_float16
+                           ? torch::kHalf
+                           : torch::kBFloat16,
+        .reduce_dtype = torch::kFloat32};
   }
   if (!options.reshard) {
     how.reshard_after_forward = tessera::Reshard::never;
@@ -209,16 +224,37 @@ class Bench {
             *model_, last ? tessera::Sync::on : tessera::Sync::off);
       }
       loss = forward(batches[micro]);
-      loss.backward();
+      (is_scaled() ? scaler_.scale(loss) : loss).backward();
     }
+    if (is_scaled()) {
+      scaled_update();
+    } else {
+      update();
+    }
+    optimizer_.zero_grad();
+    return loss.detach();
+  }
+
+  [[nodiscard]] bool is_scaled() const {
+    return options_.precision == Precision::mixed_float16;
+  }
+
+  void update() {
     if (options_.stepping == Stepping::clipped) {
       const auto norm = tessera::get_total_norm(model_->parameters());
       optimizer_.step_clipped(norm, 1.0);
     } else {
       optimizer_.step();
     }
-    optimizer_.zero_grad();
-    return loss.detach();
+  }
+
+  void scaled_update() {
+    if (options_.stepping == Stepping::clipped) {
+      scaler_.unscale_(optimizer_);
+      tessera::clip_grad_norm_(model_->parameters(), 1.0);
+    }
+    scaler_.step(optimizer_);
+    scaler_.update();
   }
 
   torch::Tensor forward(const torch::Tensor& rows) {
@@ -240,6 +276,7 @@ class Bench {
   const tessera::DeviceMesh mesh_;
   LanguageModelPtr model_;
   tessera::AdamW optimizer_;
+  tessera::GradScaler scaler_;
   torch::Tensor data_;
   std::unique_ptr<tessera::GraphedStep> graphed_;
   std::vector<double> times_, issue_times_;
@@ -264,6 +301,7 @@ nlohmann::ordered_json Bench::report() const {
       {"ac", model.recompute == tessera::train::RecomputePolicy::block},
       {"offload", options_.offload},
       {"reshard", options_.reshard},
+      {"precision", name_of(options_.precision)},
       {"step_s", rounded(step, 5)},
       {"step_min_s",
        rounded(*std::min_element(times_.begin(), times_.end()), 5)},

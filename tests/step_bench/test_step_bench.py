@@ -7,14 +7,15 @@ import unittest
 from pathlib import Path
 
 PEER = Path(__file__).resolve().parents[2] / "benchmarks/peer/fsdp2_bench.py"
-JOB = ["--preset", "tiny", "--fp32", "--batch", "2", "--seq", "16",
-       "--warmup", "1", "--steps", "3"]
+JOB = ["--preset", "tiny", "--batch", "2", "--seq", "16", "--warmup", "1",
+       "--steps", "3"]
 
 
-def run(*options, ranks=1):
+def run(*options, ranks=1, precision="fp32"):
     launcher = [TESSERA, "run", "-n", str(ranks), "--"] if ranks > 1 else []
-    done = subprocess.run([*launcher, STEP_BENCH, *JOB, *options],
-                          capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [*launcher, STEP_BENCH, *JOB, "--precision", precision, *options],
+        capture_output=True, text=True, timeout=120)
     if done.returncode:
         raise AssertionError(done.stderr)
     lines = done.stdout.splitlines()
@@ -23,10 +24,11 @@ def run(*options, ranks=1):
     return json.loads(lines[0])
 
 
-def run_peer(*options, ranks):
+def run_peer(*options, ranks, precision="fp32"):
     done = subprocess.run(
         [TESSERA, "run", "-n", str(ranks), "--", TORCH_PYTHON, str(PEER), *JOB,
-         *options], capture_output=True, text=True, timeout=120)
+         "--precision", precision, *options],
+        capture_output=True, text=True, timeout=120)
     if done.returncode:
         raise AssertionError(done.stderr)
     return json.loads(done.stdout.splitlines()[-1])
@@ -87,6 +89,32 @@ class StepBench(unittest.TestCase):
         for own, other in zip(ours, theirs, strict=True):
             # fp32, with sums in another order.
             self.assertAlmostEqual(own, other, delta=2e-5)
+
+    def test_has_the_losses_of_the_peer_in_float16_with_a_scaled_loss(self):
+        if not TORCH_PYTHON:
+            self.skipTest("no Python that imports torch")
+        for ours, theirs in (((), ()),
+                             (("--stepping", "unclipped"), ("--unclipped",))):
+            own = run("--same-start", *ours, ranks=2, precision="fp16")
+            other = run_peer("--same-start", *theirs, ranks=2, precision="fp16")
+            self.assertEqual((own["precision"], other["precision"]),
+                             ("fp16", "fp16"))
+            self.assertNotEqual(own["losses"][0], own["losses"][-1])
+            for a, b in zip(own["losses"], other["losses"], strict=True):
+                # Eleven bits of products, with sums in another order; bfloat16
+                # would be off by 1e-3.
+                self.assertAlmostEqual(a, b, delta=2e-4)
+
+    def test_refuses_float16_where_nothing_can_unscale_it(self):
+        for options in ("--stepping", "in_backward"), ("--plain",):
+            done = subprocess.run(
+                [STEP_BENCH, *JOB, "--precision", "fp16", *options],
+                capture_output=True, text=True, timeout=60)
+            self.assertEqual(done.returncode, 2)
+            self.assertIn("--precision fp16", done.stderr)
+        done = subprocess.run([STEP_BENCH, *JOB, "--fp32", "--precision", "fp16"],
+                              capture_output=True, text=True, timeout=60)
+        self.assertEqual(done.returncode, 2)
 
     def test_refuses_an_unknown_preset(self):
         done = subprocess.run([STEP_BENCH, "--preset", "2t"],
