@@ -17,6 +17,10 @@ void take(const TrainConfig& config, train::PlanOptions& options) {
   options.model = config.model;
   options.batch = config.train.batch;
   options.shard = config.shard;
+  options.transport =
+      config.distributed.transport == train::TransportChoice::copy_engines
+          ? Transport::copy_engines
+          : Transport::nccl;
   options.optimizer_step = config.train.step_in_backward
                                ? OptimizerStep::in_backward
                                : OptimizerStep::after_backward;

@@ -19,8 +19,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Half a window: large enough to hide the meeting of a round.
-constexpr int64_t kHalfBytes = 32 << 20;
+constexpr int64_t kHalfBytes = kPeerHalfBytes;
 constexpr int64_t kFlagBytes = (cuda::kMostPeers + 1) * sizeof(uint64_t);
 
 char* bytes_of(const at::Tensor& tensor) {
@@ -64,7 +63,7 @@ class CudaPeerLink final : public PeerLink {
  public:
   CudaPeerLink(const Place& place, const Exchange& exchange)
       : place_(place),
-        window_(2 * kHalfBytes + kFlagBytes, place, exchange),
+        window_(kPeerWindowBytes + kFlagBytes, place, exchange),
         host_words_(make_host_bytes(2 * sizeof(uint64_t), place.device)) {
     std::fill_n(bytes_of(host_words_), host_words_.numel(), 0);
   }
@@ -172,7 +171,7 @@ class CudaPeerLink final : public PeerLink {
   }
   /// By rank, then the epoch.
   [[nodiscard]] uint64_t* flags_of(int rank) const {
-    return reinterpret_cast<uint64_t*>(window_.of(rank) + 2 * kHalfBytes);
+    return reinterpret_cast<uint64_t*>(window_.of(rank) + kPeerWindowBytes);
   }
 
   /// What one of the others may send in a round of a reduce-scatter.

@@ -20,6 +20,11 @@ struct PeerPiece {
 /// a time wherever the parts can.
 inline constexpr int64_t kPeerAlignment = 256;
 
+/// Bytes of half a window, and of the whole that each rank has for each
+/// communicator. Large enough to hide the meetings of the ranks.
+inline constexpr int64_t kPeerHalfBytes = 32 << 20;
+inline constexpr int64_t kPeerWindowBytes = 2 * kPeerHalfBytes;
+
 /// The pieces of each round, in order; parts without bytes have none.
 /// `capacity`: bytes of the window, a multiple of kPeerAlignment.
 [[nodiscard]] std::vector<std::vector<PeerPiece>> plan_peer_rounds(

@@ -1,10 +1,9 @@
 #include "tessera/comm/rank_order_sum.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/minimum.h>
-
-#include <algorithm>
 
 #include "tessera/base/error.h"
 
@@ -33,20 +32,31 @@ bool is_half(const at::Tensor& tensor) {
          tensor.scalar_type() == at::kHalf;
 }
 
-// Some elements at a time: ATen makes float32 of them first.
+// By hand, for ATen would make float32 of each piece first, in memory.
+template <class T>
+void sum_in_float_as(float* output, const std::vector<at::Tensor>& pieces,
+                     int64_t begin, int64_t end) {
+  const T* first = pieces[0].const_data_ptr<T>();
+  for (int64_t i = begin; i < end; ++i) {
+    output[i] = static_cast<float>(first[i]);
+  }
+  for (size_t p = 1; p < pieces.size(); ++p) {
+    const T* piece = pieces[p].const_data_ptr<T>();
+    for (int64_t i = begin; i < end; ++i) {
+      output[i] += static_cast<float>(piece[i]);
+    }
+  }
+}
+
 void sum_in_float(const at::Tensor& output,
                   const std::vector<at::Tensor>& pieces) {
-  constexpr int64_t kAtOnce = 8 << 10;
-  const at::Tensor flat = output.view({-1});
-  for (int64_t first = 0; first < flat.numel(); first += kAtOnce) {
-    const int64_t numel = std::min(kAtOnce, flat.numel() - first);
-    const auto part = [&](const at::Tensor& tensor) {
-      return tensor.view({-1}).narrow(0, first, numel);
-    };
-    const at::Tensor sum = part(flat);
-    sum.copy_(part(pieces[0]));
-    for (size_t i = 1; i < pieces.size(); ++i) sum.add_(part(pieces[i]));
-  }
+  constexpr int64_t kGrain = 32 << 10;
+  auto* sum = output.mutable_data_ptr<float>();
+  const bool brain = pieces[0].scalar_type() == at::kBFloat16;
+  at::parallel_for(0, output.numel(), kGrain, [&](int64_t begin, int64_t end) {
+    brain ? sum_in_float_as<c10::BFloat16>(sum, pieces, begin, end)
+          : sum_in_float_as<c10::Half>(sum, pieces, begin, end);
+  });
 }
 
 // The first write to `output` would destroy a later piece that it aliases.

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "tessera/comm/stores.h"
+#include "tessera/comm/transport.h"
 
 namespace tessera {
 
@@ -34,17 +35,6 @@ enum class OnTimeout {
   throw_error,  // CommError where this rank waits next, and nothing more
   end_process,  // as above; and when the process has not ended or dropped its
                 // World 3 s later, it is ended with exit code 70
-};
-
-/// What gathers and reduce-scatters between GPUs go by.
-enum class Transport {
-  nccl,
-  // Between the GPUs of one machine by their copy engines, which take no
-  // processors from the compute; a reduce-scatter is then summed in float32 on
-  // the receiving GPU, and gradients that were computed in 16 bits travel so.
-  // Costs memory for what is under way (docs/gpus.md). Groups of several
-  // machines, and all other collectives, go by NCCL.
-  copy_engines,
 };
 
 struct InitOptions {

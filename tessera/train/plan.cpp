@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "tessera/base/error.h"
+#include "tessera/comm/peer_rounds.h"
 #include "tessera/train/plan_step.h"
 
 namespace tessera::train {
@@ -118,6 +119,18 @@ CommunicatorPlan plan_communicators(const PlanOptions& o) {
   return plan;
 }
 
+/// Communicators whose GPUs copy from each other: of gathers and
+/// reduce-scatters.
+int64_t num_links(const PlanOptions& o) {
+  if (o.transport != Transport::copy_engines || o.kernels != Kernels::cuda) {
+    return 0;
+  }
+  const int64_t ranks = shard_shape(o.shard, o.ranks).ranks;
+  const int64_t keepers = o.shard.reshard_ranks;
+  const bool among_keepers = keepers > 1 && keepers < ranks;
+  return ranks == 1 ? 0 : among_keepers ? 3 : 2;
+}
+
 MemoryPlan plan_memory(const std::vector<UnitPlan>& units, const StepPlan& plan,
                        const ResidentBytes& resident, const PlanOptions& o) {
   const int64_t shards = sum_of(units, &UnitPlan::shard_numel) * kMasterBytes;
@@ -150,7 +163,8 @@ MemoryPlan plan_memory(const std::vector<UnitPlan>& units, const StepPlan& plan,
   if (o.shard.gather_copy == CopyForGathers::kept) {
     m.copies = sum_of(units, &UnitPlan::shard_numel) * compute_bytes(o);
   }
-  m.peak = whole.peak() + m.tables + m.copies;
+  m.windows = num_links(o) * kPeerWindowBytes;
+  m.peak = whole.peak() + m.tables + m.copies + m.windows;
   return m;
 }
 
@@ -196,7 +210,7 @@ std::vector<CollectivePlan> plan_collectives(const StepPlan& plan,
                gather_bytes(group));
       add_call(of_parts, parts * o.micro_batches,
                layout.full_numel() * group.compute_bytes);
-      add_call(reduce, 1, layout.full_numel() * group.reduce_bytes);
+      add_call(reduce, 1, layout.full_numel() * sent_bytes(o));
       add_call(all_reduce, 1, layout.shard_numel() * group.reduce_bytes);
     }
   }

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/comm/transport.h"
 #include "tessera/shard/resident_bytes.h"
 #include "tessera/train/plan_model.h"
 #include "tessera/train/shard_config.h"
@@ -29,6 +30,7 @@ struct PlanOptions {
   ShardConfig shard = {};
   Kernels kernels = Kernels::cuda;
   OptimizerStep optimizer_step = OptimizerStep::after_backward;
+  Transport transport = Transport::nccl;
 };
 
 /// `count` units alike. Numbers of elements, of one unit.
@@ -46,6 +48,7 @@ struct MemoryPlan {
   int64_t gradients = 0;   // of the shards, fp32, until the optimizer steps
   int64_t optimizer = 0;   // AdamW's two moments, fp32
   int64_t copies = 0;      // of the shards, for gathers (shard.gather_copy)
+  int64_t windows = 0;     // for copies between GPUs (Transport::copy_engines)
   int64_t tables = 0;      // of the model, on every rank
   int64_t gathered = 0;    // full parameters at once, the prefetched ones too
   int64_t parts = 0;       // of full parameters, kept from forward to backward

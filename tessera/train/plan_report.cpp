@@ -24,6 +24,8 @@ constexpr std::array kMemoryRows = {
     MemoryRow{"optimizer", "optimizer (AdamW, two moments)",
               &MemoryPlan::optimizer},
     MemoryRow{"copies", "copy of the shards for gathers", &MemoryPlan::copies},
+    MemoryRow{"windows", "windows for copies between GPUs",
+              &MemoryPlan::windows},
     MemoryRow{"tables", "tables of rotary positions", &MemoryPlan::tables},
     MemoryRow{"gathered", "gathered parameters, at once",
               &MemoryPlan::gathered},
@@ -75,7 +77,8 @@ std::string replicas_text(const PlanOptions& o) {
 bool is_there(const MemoryRow& row, const MemoryPlan& memory) {
   const bool only_of_some =
       row.bytes == &MemoryPlan::parts || row.bytes == &MemoryPlan::copies ||
-      row.bytes == &MemoryPlan::travelling || row.bytes == &MemoryPlan::host;
+      row.bytes == &MemoryPlan::travelling ||
+      row.bytes == &MemoryPlan::windows || row.bytes == &MemoryPlan::host;
   return !only_of_some || memory.*row.bytes > 0;
 }
 

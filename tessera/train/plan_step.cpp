@@ -20,6 +20,7 @@ GroupMemory group_of(const std::vector<std::vector<int64_t>>& shapes,
                                               .reduce_bytes = reduce_bytes(o)}),
           .compute_bytes = compute_bytes(o),
           .reduce_bytes = reduce_bytes(o),
+          .sent_bytes = sent_bytes(o),
           .form = form};
 }
 
@@ -124,6 +125,16 @@ int64_t compute_bytes(const PlanOptions& o) {
 }
 int64_t reduce_bytes(const PlanOptions& o) {
   return bytes_of(o.shard.reduce_dtype);
+}
+
+// What waits for a later micro-batch is in the reduce dtype.
+int64_t sent_bytes(const PlanOptions& o) {
+  const bool sums_as_float =
+      o.kernels == Kernels::cpu || o.transport == Transport::copy_engines;
+  const bool as_computed = sums_as_float && o.micro_batches == 1 &&
+                           shard_shape(o.shard, o.ranks).ranks > 1 &&
+                           o.shard.reduce_dtype == Precision::float32;
+  return as_computed ? compute_bytes(o) : reduce_bytes(o);
 }
 
 Masters masters_of(const PlanOptions& o) {

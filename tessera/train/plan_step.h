@@ -15,6 +15,8 @@ namespace tessera::train {
 /// Bytes of an element of full parameters; of gradients while they are summed.
 [[nodiscard]] int64_t compute_bytes(const PlanOptions& o);
 [[nodiscard]] int64_t reduce_bytes(const PlanOptions& o);
+/// Of an element of a whole gradient that is sent to be summed.
+[[nodiscard]] int64_t sent_bytes(const PlanOptions& o);
 
 /// A CPU has no other memory to offload to.
 [[nodiscard]] Masters masters_of(const PlanOptions& o);

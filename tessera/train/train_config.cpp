@@ -202,6 +202,10 @@ void read_output(ConfigReader& reader, TrainConfig& config) {
   reader.get("output.peak_tflops", config.output.peak_tflops, {.min = 0});
   reader.get("distributed.timeout_seconds", config.distributed.timeout_seconds,
              {.min = 0, .max = 1e6});
+  reader.get("distributed.transport", config.distributed.transport,
+             {{"auto", TransportChoice::automatic},
+              {"nccl", TransportChoice::nccl},
+              {"copy_engines", TransportChoice::copy_engines}});
 }
 
 void read_profile(ConfigReader& reader, ProfileConfig& profile) {

@@ -84,8 +84,12 @@ struct ProfileConfig {
   int64_t last = 0;
 };
 
+/// automatic: as TESSERA_TRANSPORT says, else nccl.
+enum class TransportChoice { automatic, nccl, copy_engines };
+
 struct DistributedConfig {
   double timeout_seconds = 0;  // 0: 600 on NCCL, 1800 on Gloo
+  TransportChoice transport = TransportChoice::automatic;
 };
 
 struct TrainConfig {

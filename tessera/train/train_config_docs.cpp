@@ -110,6 +110,9 @@ constexpr std::array kDocs = {
     KeyDoc{"distributed.timeout_seconds",
            "a collective that takes longer ends the job; 0: 600 on NCCL, 1800 "
            "on Gloo"},
+    KeyDoc{"distributed.transport",
+           "of gathers and reduce-scatters between the GPUs of a machine: nccl, "
+           "copy_engines, or auto: what TESSERA_TRANSPORT says, else nccl"},
 };
 
 std::string_view doc_of(std::string_view key) {

@@ -50,6 +50,17 @@ class Overlap(unittest.TestCase):
             "step": "median", "step_ms": 20.0, "communication_ms": 8.0,
             "exposed_ms": 4.5, "idle_ms": 8.0, "exposed_share": 0.225})
 
+    def test_copies_between_gpus_and_meetings_are_communication(self):
+        meet = "tessera::cuda::(anonymous namespace)::meet(tessera::cuda::PeerMeeting)"
+        lines = lines_of(
+            event("user_annotation", "ProfilerStep#1", 0, 3),
+            event("gpu_user_annotation", "ProfilerStep#1", 0, 20),
+            event("kernel", meet, 0, 4), event("kernel", "gemm", 1, 6),
+            event("gpu_memcpy", "Memcpy PtoP (Device -> Device)", 4, 8),
+            event("gpu_memcpy", "Memcpy DtoD (Device -> Device)", 10, 12))
+        self.assertEqual(
+            (lines[0]["communication_ms"], lines[0]["exposed_ms"]), (8.0, 3.0))
+
     def test_without_ranges_on_the_device_a_step_has_the_kernels_up_to_the_next(self):
         lines = lines_of(
             event("user_annotation", "ProfilerStep#4", 0, 2),
