@@ -75,7 +75,7 @@ int run(std::string_view command, const std::exception_ptr& read_error,
   const World world = init_distributed(options);
   const int code = run_alike(command, world, read_error, body);
   // A rank that ends while others go on has not done what they have.
-  world.state()->say_goodbye();
+  world.finish();
   return code;
 }
 

@@ -51,6 +51,7 @@ int main(int argc, char** argv) {
   try {
     const auto world = tessera::init_distributed();
     const std::string line = checkpoint_bench::run(options, world);
+    world.finish();
     if (world.rank() == 0) std::printf("%s\n", line.c_str());
   } catch (const std::exception& error) {
     std::fprintf(stderr, "checkpoint_bench: %s\n", error.what());

@@ -19,6 +19,7 @@ int main(int argc, char** argv) {
   try {
     const auto world = tessera::init_distributed({.transport = options->transport});
     const std::string line = step_bench::run(*options, world);
+    world.finish();
     if (world.rank() == 0) {
       std::printf("%s\n", line.c_str());
     }

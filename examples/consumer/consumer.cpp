@@ -28,5 +28,6 @@ int main() {
   std::cout << "consumer: Tessera " << tessera::version() << ", at rest "
             << at_rest << ", right " << right << ", learned " << learned
             << std::endl;
+  world.finish();
   return at_rest && right && learned ? 0 : 1;
 }

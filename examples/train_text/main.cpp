@@ -82,6 +82,7 @@ void run(const Options& options) {
       write_result(options, world.size(), trained, loss, continuation);
     }
   }
+  world.finish();
 }
 
 }  // namespace

@@ -72,6 +72,8 @@ std::vector<std::string> World::exchange(std::string_view key,
   });
 }
 
+void World::finish() const { checked(state_).finish(); }
+
 void World::barrier() const {
   State& state = checked(state_);
   state.meet("world", "barrier", {},

@@ -1,6 +1,8 @@
 // The ranks of one job, as this rank sees them.
 //
 //   World world = init_distributed();  // torchrun, plain RANK/WORLD_SIZE, or 1
+//   ...
+//   world.finish();                    // throws what is found last
 //
 // A World is a cheap handle; copies share one state. Communicators are created
 // eagerly, in the order in which they are asked for, which must be the same on
@@ -80,7 +82,7 @@ class World {
   [[nodiscard]] CollectiveLog& log() const;
   /// For tessera/graph.
   [[nodiscard]] ReplayedCalls& replayed() const;
-  /// Errors: CommError when this job has failed.
+  /// Errors: CommError when this job has failed, InvalidState after `finish`.
   void check_alive() const;
 
   /// A communicator over `ranks` (world ranks, in this order; this rank must be
@@ -91,6 +93,15 @@ class World {
   /// Every rank's bytes, in rank order, through the store.
   [[nodiscard]] std::vector<std::string> exchange(std::string_view key,
                                                   std::string_view bytes) const;
+
+  /// The end of the job on this rank: looks at what was not compared yet, and
+  /// returns when all ranks have come here. No collective follows it; a second
+  /// call does nothing. Where it is not called, the last handle's destructor
+  /// does the same, but can only log what it finds, and the process ends as if
+  /// nothing had been.
+  /// Errors: CommError when ranks issued unlike collectives, or one has failed
+  ///         or does not come; InvalidState in later collectives.
+  void finish() const;
 
   /// Returns when all ranks have called it. For set-up and teardown.
   void barrier() const;

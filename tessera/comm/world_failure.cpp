@@ -65,6 +65,10 @@ void World::State::fail_on_device(const CollectiveEntry& entry,
 
 void World::State::check_alive(uint64_t sequence) {
   if (failed_) raise(sequence, "this world has failed before.");
+  require<InvalidState>(!finished_, [&] {
+    return str(describe_entry(place.rank, log.at(sequence)),
+               ": after World::finish, which must be the last call.");
+  });
 }
 
 template <class Ask>

@@ -13,7 +13,6 @@
 #include "tessera/base/log.h"
 #include "tessera/comm/backend_factory.h"
 #include "tessera/comm/communicator.h"
-#include "tessera/comm/position_table.h"
 
 namespace tessera {
 namespace {
@@ -180,24 +179,6 @@ bool World::State::has_peer(const std::string& communicator, int rank) {
   return std::any_of(first, last, [&](const auto& group) {
     return std::count(group.second.begin(), group.second.end(), rank) > 0;
   });
-}
-
-// Here is nobody to throw to: the log has it, and the other ranks.
-void World::State::run_last_checks() noexcept {
-  if (failed_) return;
-  try {
-    deferred.run_all();
-  } catch (const std::exception& error) {
-    log_error("at the end of the world: ", error.what());
-    fail(error.what());
-  }
-}
-
-void World::State::say_goodbye() {
-  if (place.size == 1 || std::exchange(said_goodbye_, true)) return;
-  Rendezvous end(store_of("goodbye"), place.rank, place.size, place.timeout,
-                 [this] { return failed(); });
-  meet("world", kGoodbye, {}, [&] { end.barrier("end"); });
 }
 
 void World::State::abort() noexcept {

@@ -95,7 +95,8 @@ struct World::State {
   /// other waits of this rank. Errors: CommError, always.
   [[noreturn]] void raise(uint64_t sequence, const std::string& cause);
 
-  /// Errors: CommError when this world has failed before.
+  /// Errors: CommError when this world has failed before, InvalidState after
+  /// `finish`.
   void check_alive(uint64_t sequence);
 
   /// Before a collective runs: the same, and with TESSERA_CHECK_COLLECTIVES the
@@ -110,6 +111,9 @@ struct World::State {
 
   /// The same, and ends all waits.
   void fail(const std::string& cause) noexcept;
+
+  /// See World::finish.
+  void finish();
 
   /// Waits until every rank says goodbye, for the time-out at most: the rank
   /// that holds the store must not take it away from the others.
@@ -144,6 +148,7 @@ struct World::State {
   std::function<GlooDevices()> make_devices_;
   std::atomic<bool> failed_ = false;
   bool said_goodbye_ = false;
+  std::atomic<bool> finished_ = false;
   Rendezvous rendezvous_;
   std::mutex mutex_;
   GlooDevices gloo_devices_;

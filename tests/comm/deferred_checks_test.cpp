@@ -2,7 +2,11 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <atomic>
+#include <chrono>
 #include <numeric>
+#include <string>
+#include <thread>
 #include <vector>
 
 #include "tessera/base/error.h"
@@ -11,6 +15,8 @@
 
 namespace tessera {
 namespace {
+
+using namespace std::chrono_literals;
 
 template <class Body>
 void in_worlds(Body body) {
@@ -80,6 +86,56 @@ TEST(DeferredChecks, AnErrorIsThatOfTheMeeting) {
     (void)comm.exchange("", {});
     EXPECT_EQ(ran, std::vector{1});
   });
+}
+
+TEST(WorldFinish, ThrowsWhatACheckFindsAndEndsTheOthers) {
+  for (const int ranks : {1, 3}) {
+    std::atomic<int> num_ended = 0;
+    try {
+      run_ranks(ranks, [&](const World& world) {
+        std::vector<int> all(world.size());
+        std::iota(all.begin(), all.end(), 0);
+        const auto comm = world.make_communicator("all", all);
+        if (world.rank() == 0) {
+          comm->check_later({.is_ready = [] { return false; },
+                             .run = [] { throw CommError("unlike"); }});
+        }
+        try {
+          world.finish();
+        } catch (const CommError& error) {
+          ++num_ended;
+          EXPECT_NE(std::string(error.what()).find("unlike"), std::string::npos)
+              << error.what();
+          throw;
+        }
+      });
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const CommError&) {
+    }
+    EXPECT_EQ(num_ended, ranks);
+  }
+}
+
+TEST(WorldFinish, WaitsForAllAndIsTheLastCall) {
+  for (const int ranks : {1, 3}) {
+    std::atomic<int> num_come = 0;
+    run_ranks(ranks, [&](const World& world) {
+      std::vector<int> all(world.size());
+      std::iota(all.begin(), all.end(), 0);
+      const auto comm = world.make_communicator("all", all);
+      if (world.rank() == 0) std::this_thread::sleep_for(300ms);
+      ++num_come;
+      world.finish();
+      EXPECT_EQ(num_come, ranks);
+      world.finish();
+      EXPECT_THROW(world.barrier(), InvalidState);
+      if (ranks > 1) {
+        const auto tensor = torch::ones({2});
+        EXPECT_THROW((void)comm->all_reduce(tensor, ReduceOp::sum, {}),
+                     InvalidState);
+      }
+    });
+  }
 }
 
 }  // namespace

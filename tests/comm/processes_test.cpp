@@ -151,7 +151,7 @@ std::string lines_beside(const std::string& text,
 }
 
 TEST(Processes, MeetAtTheStoreOfRankZeroAndPartInGoodOrder) {
-  for (const char* what : {"sum", "slow_end"}) {
+  for (const char* what : {"sum", "slow_end", "finish", "slow_end, finish"}) {
     auto workers = start(what, 2, free_port());
     for (Worker& worker : workers) {
       EXPECT_EQ(worker.end(), 0) << what << ": " << worker.output();
@@ -176,6 +176,24 @@ TEST(Processes, LogNothingWhileTheyWaitAtTheStore) {
     EXPECT_EQ(lines_beside(worker.output(), {"sum 3", "job found by"}), "");
   }
   EXPECT_GT(Clock::now() - begin, 6s);
+}
+
+TEST(Processes, WhatIsFoundAtTheEndIsTheErrorOfAllWhoFinish) {
+  auto workers = start("unlike, finish", 2, free_port());
+  for (Worker& worker : workers) {
+    EXPECT_EQ(worker.end(), 9) << worker.output();
+    EXPECT_TRUE(contains(worker.output(), "unlike at the end"))
+        << worker.output();
+  }
+}
+
+TEST(Processes, WhatIsFoundAtTheEndIsLoggedWhereNobodyFinishes) {
+  auto workers = start("unlike", 2, free_port());
+  for (Worker& worker : workers) {
+    EXPECT_EQ(worker.end(), 0) << worker.output();
+    EXPECT_TRUE(contains(worker.output(), "unlike at the end"))
+        << worker.output();
+  }
 }
 
 TEST(Processes, RunAloneWithoutALauncher) {

@@ -79,8 +79,14 @@ void run(const std::string& what, std::chrono::seconds timeout) {
     if (what == "throw") throw std::out_of_range("row 7");
   }
   sum_ranks(*comm, "layers.1");
+  if (what.starts_with("unlike") && world.rank() == 1) {
+    comm->check_later({.is_ready = [] { return false; },
+                       .run = [] { throw CommError("unlike at the end"); }});
+  }
   // Longer than it takes to notice that the store is gone, and to be ended.
-  if (world.rank() == 1 && what == "slow_end") std::this_thread::sleep_for(9s);
+  if (world.rank() == 1 && what.starts_with("slow_end"))
+    std::this_thread::sleep_for(9s);
+  if (what.ends_with("finish")) world.finish();
 }
 
 // Other errors stay uncaught: they are what some tests are about.
