@@ -28,6 +28,8 @@ Clock::duration pause_after(Clock::duration waited, int size) {
   return std::clamp<Clock::duration>(waited / 16, least, most);
 }
 
+constexpr std::chrono::seconds kPartingPatience{5};
+
 std::vector<uint8_t> to_bytes(std::string_view text) {
   return {text.begin(), text.end()};
 }
@@ -60,6 +62,22 @@ void Rendezvous::barrier(const std::string& key, milliseconds timeout) {
   const Meeting meeting = next_meeting("barrier", key);
   arrive(meeting, "here", timeout);
   leave(meeting);
+}
+
+void Rendezvous::part(const std::string& key) {
+  if (size_ == 1) return;
+  const Meeting meeting = next_meeting("barrier", key);
+  arrive(meeting, "here", timeout_);
+  const std::string told = key_of(meeting, "told");
+  if (rank_ != 0) {
+    store_->add(told, 1);  // the last that this rank asks of it
+    return;
+  }
+  const auto begin = Clock::now();
+  const auto waited = [&] { return Clock::now() - begin; };
+  while (store_->add(told, 0) < size_ - 1 && waited() < kPartingPatience) {
+    std::this_thread::sleep_for(pause_after(waited(), size_));
+  }
 }
 
 Rendezvous::Meeting Rendezvous::next_meeting(const std::string& kind,

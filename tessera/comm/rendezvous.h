@@ -37,6 +37,11 @@ class Rendezvous {
   void barrier(const std::string& key);
   void barrier(const std::string& key, std::chrono::milliseconds timeout);
 
+  /// A barrier after which nobody needs the store: rank 0, with whose process
+  /// it may end, returns behind all others, or some seconds after the barrier
+  /// where one of them died then. Errors: as barrier.
+  void part(const std::string& key);
+
  private:
   /// One use of a key. In the store stand, below prefix and use, what each rank
   /// brings, how many are there, and "all" when all are.

@@ -36,7 +36,7 @@ void World::State::say_goodbye() {
   if (place.size == 1 || std::exchange(said_goodbye_, true)) return;
   Rendezvous end(store_of("goodbye"), place.rank, place.size, place.timeout,
                  [this] { return failed(); });
-  meet("world", kGoodbye, {}, [&] { end.barrier("end"); });
+  meet("world", kGoodbye, {}, [&] { end.part("end"); });
 }
 
 }  // namespace tessera

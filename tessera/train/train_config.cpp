@@ -200,12 +200,7 @@ void read_output(ConfigReader& reader, TrainConfig& config) {
   reader.get("output.print_every", config.output.print_every, {.min = 1});
   reader.get("output.tensorboard", config.output.tensorboard);
   reader.get("output.peak_tflops", config.output.peak_tflops, {.min = 0});
-  reader.get("distributed.timeout_seconds", config.distributed.timeout_seconds,
-             {.min = 0, .max = 1e6});
-  reader.get("distributed.transport", config.distributed.transport,
-             {{"auto", TransportChoice::automatic},
-              {"nccl", TransportChoice::nccl},
-              {"copy_engines", TransportChoice::copy_engines}});
+  read_distributed(reader, config.distributed);
 }
 
 void read_profile(ConfigReader& reader, ProfileConfig& profile) {

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "tessera/optim/lr_factor.h"
+#include "tessera/train/distributed_config.h"
 #include "tessera/train/model_presets.h"
 #include "tessera/train/shard_config.h"
 
@@ -82,14 +83,6 @@ struct OutputConfig {
 struct ProfileConfig {
   int64_t first = 0;
   int64_t last = 0;
-};
-
-/// automatic: as TESSERA_TRANSPORT says, else nccl.
-enum class TransportChoice { automatic, nccl, copy_engines };
-
-struct DistributedConfig {
-  double timeout_seconds = 0;  // 0: 600 on NCCL, 1800 on Gloo
-  TransportChoice transport = TransportChoice::automatic;
 };
 
 struct TrainConfig {

@@ -1,5 +1,5 @@
 // What is outside of the allocator, a step inside of backward, a second copy of
-// the shards.
+// the shards, windows of copy engines.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -99,6 +99,33 @@ TEST(Plan, ACopyForGathersIsARowWhereThereIsOne) {
   const auto json = nlohmann::json::parse(plan_json(options, plan));
   EXPECT_GT(plan.memory.copies, 0);
   EXPECT_EQ(json["memory_bytes"]["copies"], plan.memory.copies);
+}
+
+TEST(Plan, CopyEnginesTakeWindowsAndSendGradientsAsComputed) {
+  PlanOptions options{.model = model_preset("tiny").model,
+                      .ranks = 4,
+                      .shard = {.param_dtype = Precision::bfloat16}};
+  const Plan by_nccl = plan_training(options);
+  options.transport = Transport::copy_engines;
+  const Plan copied = plan_training(options);
+  EXPECT_EQ(by_nccl.memory.windows, 0);
+  EXPECT_EQ(copied.memory.windows, 2 * (64 << 20));  // gather, reduce
+  EXPECT_EQ(2 * copied.collectives[1].bytes, by_nccl.collectives[1].bytes);
+  EXPECT_LT(copied.memory.reducing, by_nccl.memory.reducing);
+  EXPECT_LE(copied.memory.peak, by_nccl.memory.peak + copied.memory.windows);
+  EXPECT_NE(plan_text(options, copied).find("windows"), std::string::npos);
+
+  options.micro_batches = 2;  // what waits is float32
+  EXPECT_EQ(plan_training(options).collectives[1].bytes,
+            by_nccl.collectives[1].bytes);
+  options.shard.reshard_ranks = 2;
+  EXPECT_EQ(plan_training(options).memory.windows, 3 * (64 << 20));
+  options.shard.reshard_ranks = 0;
+  options.shard.replicas = 4;
+  EXPECT_EQ(plan_training(options).memory.windows, 0);
+  options.shard.replicas = 1;
+  options.kernels = Kernels::cpu;
+  EXPECT_EQ(plan_training(options).memory.windows, 0);
 }
 
 }  // namespace

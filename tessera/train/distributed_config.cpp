@@ -1,0 +1,14 @@
+#include "tessera/train/distributed_config.h"
+
+namespace tessera::train {
+
+void read_distributed(ConfigReader& reader, DistributedConfig& distributed) {
+  reader.get("distributed.timeout_seconds", distributed.timeout_seconds,
+             {.min = 0, .max = 1e6});
+  reader.get("distributed.transport", distributed.transport,
+             {{"auto", TransportChoice::automatic},
+              {"nccl", TransportChoice::nccl},
+              {"copy_engines", TransportChoice::copy_engines}});
+}
+
+}  // namespace tessera::train
