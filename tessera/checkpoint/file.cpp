@@ -65,6 +65,19 @@ namespace {
 // Some systems refuse, or cut, calls of 2 GiB and more.
 constexpr size_t kMostPerCall = size_t{1} << 30;
 
+// Has the disk begin with large writes now: left to the system, most of them
+// would wait for the sync at the end. A hint, where there is such a thing.
+void start_write_back([[maybe_unused]] int descriptor,
+                      [[maybe_unused]] uint64_t offset,
+                      [[maybe_unused]] size_t bytes) {
+#ifdef SYNC_FILE_RANGE_WRITE
+  constexpr size_t kLarge = size_t{1} << 20;
+  if (bytes < kLarge) return;
+  ::sync_file_range(descriptor, static_cast<off_t>(offset),
+                    static_cast<off_t>(bytes), SYNC_FILE_RANGE_WRITE);
+#endif
+}
+
 }  // namespace
 
 void File::read(uint64_t offset, std::span<std::byte> into) const {
@@ -90,6 +103,7 @@ void File::write(uint64_t offset, std::span<const std::byte> from) {
                  static_cast<off_t>(offset));
     if (done < 0 && errno == EINTR) continue;
     if (done <= 0) raise_errno("write", path_);
+    start_write_back(descriptor_, offset, static_cast<size_t>(done));
     offset += static_cast<uint64_t>(done);
     from = from.subspan(static_cast<size_t>(done));
   }
