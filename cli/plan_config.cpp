@@ -1,5 +1,6 @@
 #include "cli/plan_config.h"
 
+#include "tessera/base/environment.h"
 #include "tessera/base/error.h"
 #include "tessera/train/step_shape.h"
 #include "tessera/train/train_config.h"
@@ -9,6 +10,13 @@ namespace {
 
 using train::TrainConfig;
 
+Transport transport_of(train::TransportChoice choice) {
+  const bool copies = choice == train::TransportChoice::automatic
+                          ? environment::uses_copy_engines()
+                          : choice == train::TransportChoice::copy_engines;
+  return copies ? Transport::copy_engines : Transport::nccl;
+}
+
 void take(const TrainConfig& config, train::PlanOptions& options) {
   require(config.shard.strategy == train::Strategy::fully_shard, [] {
     return str("plan: shard.strategy is replicate; tessera plan knows ",
@@ -17,10 +25,7 @@ void take(const TrainConfig& config, train::PlanOptions& options) {
   options.model = config.model;
   options.batch = config.train.batch;
   options.shard = config.shard;
-  options.transport =
-      config.distributed.transport == train::TransportChoice::copy_engines
-          ? Transport::copy_engines
-          : Transport::nccl;
+  options.transport = transport_of(config.distributed.transport);
   options.optimizer_step = config.train.step_in_backward
                                ? OptimizerStep::in_backward
                                : OptimizerStep::after_backward;

@@ -55,10 +55,18 @@ using GlooDevices = std::vector<std::shared_ptr<gloo::transport::Device>>;
 [[nodiscard]] c10::intrusive_ptr<c10d::Backend> make_gloo_backend(
     const BackendPlace& place, const GlooDevices& devices);
 
-/// Whether a mesh calls so the communicators that only sum some numbers
-/// (DeviceMesh).
+/// What a mesh makes the communicator of this name for: "gather" of
+/// "dp_shard/gather#1" (DeviceMesh). "" for other names.
+[[nodiscard]] inline std::string_view purpose_of(std::string_view name) {
+  const size_t slash = name.rfind('/');
+  if (slash == std::string_view::npos) return "";
+  name.remove_prefix(slash + 1);
+  return name.substr(0, name.find('#'));
+}
+
+/// Whether it only sums some numbers.
 [[nodiscard]] inline bool moves_numbers_only(std::string_view name) {
-  return name.ends_with("/control") || name.ends_with("/norm");
+  return purpose_of(name) == "control" || purpose_of(name) == "norm";
 }
 
 /// True in a CUDA build on a machine with a CUDA device.

@@ -102,6 +102,16 @@ void CollectiveLog::finish(uint64_t sequence) {
   entry.ended = std::chrono::steady_clock::now();
 }
 
+CollectiveLog::Hashes CollectiveLog::hashes() const {
+  const std::lock_guard lock(mutex_);
+  return hashes_;
+}
+
+void CollectiveLog::put_back(const Hashes& hashes) {
+  const std::lock_guard lock(mutex_);
+  hashes_ = hashes;
+}
+
 uint64_t CollectiveLog::hash() const {
   const std::lock_guard lock(mutex_);
   FnvHash all;

@@ -58,6 +58,11 @@ class CollectiveLog {
   /// Hash of everything entered by `enter` so far, in its order on each
   /// communicator.
   [[nodiscard]] uint64_t hash() const;
+  /// For calls that were entered and never made, as of a capture that is thrown
+  /// away: hashes as `hashes` gave them before.
+  using Hashes = std::map<std::string, uint64_t, std::less<>>;
+  [[nodiscard]] Hashes hashes() const;
+  void put_back(const Hashes& hashes);
   /// Of what was entered for these communicators alone.
   [[nodiscard]] uint64_t hash(
       std::span<const std::string_view> communicators) const;

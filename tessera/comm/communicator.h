@@ -102,10 +102,9 @@ class Communicator {
                                  ReduceOp op = ReduceOp::sum) = 0;
 
   /// Whether reduce_scatter averages without a pass over memory of its own:
-  /// each rank's values are divided as they are read.
+  /// each rank's values, or the sum, are divided where they are at hand.
   [[nodiscard]] virtual bool has_mean() const { return false; }
 
-  /// `op` is sum, min or max.
   /// Whether reduce_scatter takes inputs of `from` for outputs of `to`, a wider
   /// dtype, in which it then sums.
   [[nodiscard]] virtual bool sums_as(c10::ScalarType from,
@@ -113,6 +112,7 @@ class Communicator {
     return from == to;
   }
 
+  /// `op` is sum, min or max.
   virtual Pending all_reduce(const at::Tensor& tensor, ReduceOp op,
                              const CallLabel& label) = 0;
 

@@ -85,9 +85,9 @@ DeviceCommunicator::~DeviceCommunicator() {
 }
 
 std::shared_ptr<PeerLink> DeviceCommunicator::link_peers() {
+  const std::string_view purpose = purpose_of(name());
   const bool wanted = world()->place.transport == Transport::copy_engines &&
-                      !moves_numbers_only(name()) &&
-                      !name().ends_with("/all_reduce");
+                      (purpose == "gather" || purpose == "reduce");
   if (!wanted || size() == 1) return nullptr;
   return world()->peers.connect(
       {.rank = rank(), .size = size(), .device = device()},
@@ -103,6 +103,8 @@ Pending DeviceCommunicator::issue(const char* kind, const CallLabel& label,
   const uint64_t sequence =
       log().enter(name(), kind, label, numel, dtype, terms);
   world()->begin(sequence);
+  // Where the capture failed on some ranks, all the same.
+  if (link_ && world()->replayed.prepared()) link_->expect_replays();
   const bool coalesce = num_calls > 1 && backend_ != nullptr;
   try {
     if (coalesce) backend_->startCoalescing();

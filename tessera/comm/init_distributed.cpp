@@ -221,6 +221,26 @@ std::string launcher_of(const Job& job) {
   return tessera::str(job.source, " (", job.because, ")");
 }
 
+// Ranks that do not copy would meet the others' windows where they compare
+// something else.
+void compare_transports(World::State& world) {
+  const auto name_of = [](Transport transport) {
+    return transport == Transport::nccl ? "nccl" : "copy_engines";
+  };
+  const std::string own = name_of(world.place.transport);
+  const auto all = world.meet("world", "exchange", {.unit = "transport"}, [&] {
+    return world.rendezvous().exchange("transport", own);
+  });
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    require<InvalidArgument>(all[rank] == own, [&] {
+      return str("init_distributed: rank ", world.place.rank,
+                 " has the transport ", own, ", but rank ", rank, " has ",
+                 all[rank], "; give all the same TESSERA_TRANSPORT or ",
+                 "InitOptions::transport.");
+    });
+  }
+}
+
 void say_what_was_found(const Job& job, c10::Device device) {
   if (job.rank != 0) return;
   log_debug("job found by ", launcher_of(job));
@@ -261,6 +281,7 @@ World init_distributed(const InitOptions& options) {
       place, store.c10d(), gloo_devices_of(job),
       WatchdogOptions{.on_timeout = options.on_timeout});
   report_on_terminate(state);
+  if (device.is_cuda()) compare_transports(*state);
   return World(std::move(state));
 }
 

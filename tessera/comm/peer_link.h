@@ -11,7 +11,10 @@
 // Who has met for round n+1 has done all of round n, so the half that round n
 // used is free for round n+2: no other word is needed. The rounds of a captured
 // graph keep their halves in each replay; so a meeting of its own precedes the
-// first call of a capture and, once there was one, each call outside of it.
+// first call of a capture and, once replays may come, each call outside of one.
+//
+// A graph of the user's own is not seen: its replays must be ordered with other
+// calls on the streams.
 //
 // Errors of these functions: c10::Error of the driver.
 #pragma once
@@ -51,7 +54,8 @@ class PeerLink {
   };
 
   /// Collective. Null where the ranks cannot reach each other's memory; `why`
-  /// then says in words which ones, the same on all ranks.
+  /// then says in words which ones, the same on all ranks. Errors: those of
+  /// `exchange`.
   [[nodiscard]] static std::shared_ptr<PeerLink> connect(
       const Place& place, const Exchange& exchange, std::string& why);
 
@@ -68,6 +72,14 @@ class PeerLink {
   virtual void reduce_scatter(std::span<const ReduceCall> calls,
                               double scale) = 0;
 
+  /// From here on replays of graphs may come between calls. All ranks say so
+  /// before the same call; each that captures one does so by itself, too.
+  virtual void expect_replays() = 0;
+  /// Around a replay on `stream`: it comes after all calls so far, and later
+  /// ones after it.
+  virtual void before_replay(const c10::Stream& stream) = 0;
+  virtual void after_replay(const c10::Stream& stream) = 0;
+
   /// What is watched from here on: the call that was issued last, unless it is
   /// watched already.
   virtual void watch(const CollectiveEntry& entry) = 0;
@@ -78,7 +90,7 @@ class PeerLink {
 
   /// Ends all waits on the device; what the calls give then is of no use.
   virtual void stop() noexcept = 0;
-  /// This thread waits until the device is through with all calls.
+  /// This thread waits until the device is through with all calls and replays.
   virtual void drain() noexcept = 0;
 };
 

@@ -61,11 +61,16 @@ uint64_t capture_of(cudaStream_t stream) {
 
 class CudaPeerLink final : public PeerLink {
  public:
-  CudaPeerLink(const Place& place, const Exchange& exchange)
+  CudaPeerLink(const Place& place, PeerWindow window)
       : place_(place),
-        window_(kPeerWindowBytes + kFlagBytes, place, exchange),
+        window_(std::move(window)),
         host_words_(make_host_bytes(2 * sizeof(uint64_t), place.device)) {
     std::fill_n(bytes_of(host_words_), host_words_.numel(), 0);
+  }
+
+  static PeerWindow make_window(const Place& place, const Exchange& exchange,
+                                std::string& why) {
+    return {kPeerWindowBytes + kFlagBytes, place, exchange, why};
   }
 
   bool sums(c10::ScalarType from, c10::ScalarType to) const override {
@@ -122,6 +127,15 @@ class CudaPeerLink final : public PeerLink {
       }
     }
     end_call();
+  }
+
+  void expect_replays() override { replays_ = true; }
+
+  void before_replay(const c10::Stream& stream) override {
+    last_call_.block(stream);
+  }
+  void after_replay(const c10::Stream& stream) override {
+    last_call_.record(stream);
   }
 
   void watch(const CollectiveEntry& entry) override {
@@ -194,23 +208,33 @@ class CudaPeerLink final : public PeerLink {
                                    cudaMemcpyDeviceToDevice, stream_));
   }
 
-  // Calls of one link follow each other, whatever streams they are on.
+  // Calls of one link follow each other, whatever streams they are on; so do
+  // replays of GraphedStep.
   void begin_call() {
     const auto current = c10::cuda::getCurrentCUDAStream(place_.device.index());
     stream_ = current.stream();
     const uint64_t capture = capture_of(stream_);
     const bool changed = capture != capture_;
-    if (!changed) last_call_.block(current.unwrap());
+    if (capture == 0) {
+      last_call_.block(current.unwrap());
+    } else if (!changed) {
+      last_captured_.block(current.unwrap());
+    }
     capture_ = capture;
-    captured_ever_ = captured_ever_ || capture != 0;
-    if (changed || (captured_ever_ && capture == 0)) meet(0);
+    replays_ = replays_ || capture != 0;
+    if (changed || (replays_ && capture == 0)) {
+      meet(0);
+      // A capture may have ended early on some ranks.
+      half_ = 0;
+    }
   }
 
   void take_other_half() { half_ = half_ == 0 ? kHalfBytes : 0; }
 
   void end_call() {
-    last_call_.record(
-        c10::cuda::getCurrentCUDAStream(place_.device.index()).unwrap());
+    (capture_ == 0 ? last_call_ : last_captured_)
+        .record(
+            c10::cuda::getCurrentCUDAStream(place_.device.index()).unwrap());
   }
 
   /// When a call's last round has come, all of it has.
@@ -275,10 +299,11 @@ class CudaPeerLink final : public PeerLink {
   int64_t half_ = 0;               // offset of the half of this round
   cudaStream_t stream_ = nullptr;  // of this call
   uint64_t capture_ = 0;           // of this call
-  bool captured_ever_ = false;
-  StreamEvent last_call_;
-  uint64_t issued_ = 0;   // calls outside of captures
-  uint64_t watched_ = 0;  // of these
+  bool replays_ = false;           // may come between calls
+  StreamEvent last_call_;          // or replay
+  StreamEvent last_captured_;      // of this capture
+  uint64_t issued_ = 0;            // calls outside of captures
+  uint64_t watched_ = 0;           // of these
 
   std::mutex mutex_;
   std::deque<UnderWay> under_way_;
@@ -290,16 +315,14 @@ class CudaPeerLink final : public PeerLink {
 std::shared_ptr<PeerLink> PeerLink::connect(const Place& place,
                                             const Exchange& exchange,
                                             std::string& why) {
-  if (place.size > cuda::kMostPeers) {
-    why = str("it has more than ", cuda::kMostPeers, " ranks");
+  static_assert(kMostPeerRanks <= cuda::kMostPeers);
+  if (place.size > kMostPeerRanks) {
+    why = str("it has more than ", kMostPeerRanks, " ranks");
     return nullptr;
   }
-  try {
-    return std::make_shared<CudaPeerLink>(place, exchange);
-  } catch (const CommError& error) {
-    why = error.what();
-    return nullptr;
-  }
+  PeerWindow window = CudaPeerLink::make_window(place, exchange, why);
+  if (!why.empty()) return nullptr;
+  return std::make_shared<CudaPeerLink>(place, std::move(window));
 }
 
 }  // namespace tessera

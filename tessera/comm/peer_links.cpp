@@ -33,6 +33,19 @@ std::optional<CollectiveEntry> PeerLinks::overdue(
   return std::nullopt;
 }
 
+void PeerLinks::before_replay(const c10::Stream& stream) const {
+  for (const auto& link : all()) link->before_replay(stream);
+}
+
+void PeerLinks::after_replay(const c10::Stream& stream) const {
+  for (const auto& link : all()) link->after_replay(stream);
+}
+
+void PeerLinks::leak() const {
+  // NOLINTNEXTLINE(bugprone-unused-return-value)
+  (void)new std::vector<std::shared_ptr<PeerLink>>(all());
+}
+
 void PeerLinks::stop() const noexcept {
   for (const auto& link : all()) link->stop();
 }

@@ -26,8 +26,13 @@ class PeerLinks {
   /// Of any link; see PeerLink.
   [[nodiscard]] std::optional<CollectiveEntry> overdue(
       std::chrono::milliseconds patience) const;
+  void before_replay(const c10::Stream& stream) const;
+  void after_replay(const c10::Stream& stream) const;
   void stop() const noexcept;
   void drain() const noexcept;
+  /// Keeps the mappings until the process ends: after an error of the device
+  /// closing them would fail, too.
+  void leak() const;
 
  private:
   [[nodiscard]] std::vector<std::shared_ptr<PeerLink>> all() const;

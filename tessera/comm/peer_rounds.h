@@ -20,6 +20,9 @@ struct PeerPiece {
 /// a time wherever the parts can.
 inline constexpr int64_t kPeerAlignment = 256;
 
+/// The most ranks that copy from each other.
+inline constexpr int kMostPeerRanks = 16;
+
 /// Bytes of half a window, and of the whole that each rank has for each
 /// communicator. Large enough to hide the meetings of the ranks.
 inline constexpr int64_t kPeerHalfBytes = 32 << 20;

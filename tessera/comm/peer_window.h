@@ -19,10 +19,10 @@ class PeerWindow {
   PeerWindow() = default;
 
   /// `num_bytes` zeros on each rank, mapped by all. Collective, waits on the
-  /// host. Errors: CommError, the same on all ranks, that names who cannot map
-  ///               whose memory, and why.
+  /// host. Where a rank cannot map another's, all get the same sentence about
+  /// it in `why`, and a window of no use. Errors: those of `exchange`.
   PeerWindow(int64_t num_bytes, const PeerLink::Place& place,
-             const PeerLink::Exchange& exchange);
+             const PeerLink::Exchange& exchange, std::string& why);
 
   /// This rank's, uint8.
   [[nodiscard]] const at::Tensor& own() const { return own_; }
@@ -30,6 +30,9 @@ class PeerWindow {
   [[nodiscard]] char* of(int rank) const { return addresses_[rank]; }
 
  private:
+  void map(const std::vector<std::string>& offers, const PeerLink::Place& place,
+           std::string& trouble);
+
   at::Tensor own_;
   std::vector<std::shared_ptr<void>> mapped_;
   std::vector<char*> addresses_;  // by rank

@@ -13,11 +13,15 @@
 namespace tessera {
 namespace {
 
+// Where the system does not tell, machines cannot be told apart: then opening
+// the memory fails, or does not.
 std::string machine() {
   std::string boot;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
-  return boot;
+  return boot.empty() ? "unknown" : boot;
 }
+
+constexpr const char* kOfferMark = "window";
 
 /// What a rank tells the others of its window.
 struct Offer {
@@ -26,12 +30,14 @@ struct Offer {
   std::string handle;
 
   [[nodiscard]] std::string text() const {
-    return str(machine, ' ', offset, ' ', handle);
+    return str(kOfferMark, ' ', machine, ' ', offset, ' ', handle);
   }
   static Offer parse(const std::string& text) {
     Offer offer;
     std::istringstream in(text);
-    in >> offer.machine >> offer.offset;
+    std::string mark;
+    in >> mark >> offer.machine >> offer.offset;
+    if (!in || mark != kOfferMark) return offer;
     in.get();
     offer.handle.assign(std::istreambuf_iterator<char>(in), {});
     return offer;
@@ -51,46 +57,51 @@ std::string first_line(const std::string& text) {
 }  // namespace
 
 PeerWindow::PeerWindow(int64_t num_bytes, const PeerLink::Place& place,
-                       const PeerLink::Exchange& exchange) {
+                       const PeerLink::Exchange& exchange, std::string& why) {
   const BelowAutograd below_autograd;
   std::string trouble;
-  Offer own_offer;
+  std::string offer;
   try {
     own_ = at::zeros({num_bytes},
                      at::TensorOptions(at::kByte).device(place.device));
-    own_offer = offer_of(own_);
+    offer = offer_of(own_).text();
+    c10::cuda::device_synchronize();  // the zeros are there
   } catch (const c10::Error& error) {
+    offer.clear();
     trouble = str("rank ", place.rank, " cannot share its memory: ",
                   first_line(error.what_without_backtrace()));
   }
-  // The zeros are there, and nobody reads an earlier window of this rank.
-  c10::cuda::device_synchronize();
-  const auto texts = exchange(own_offer.text());
+  map(exchange(offer), place, trouble);
+  for (const std::string& of_rank : exchange(trouble)) {
+    if (why.empty()) why = of_rank;
+  }
+}
+
+void PeerWindow::map(const std::vector<std::string>& offers,
+                     const PeerLink::Place& place, std::string& trouble) {
   for (int rank = 0; rank < place.size && trouble.empty(); ++rank) {
     if (rank == place.rank) {
       mapped_.emplace_back();
       addresses_.push_back(static_cast<char*>(own_.mutable_data_ptr()));
       continue;
     }
-    const Offer offer = Offer::parse(texts[rank]);
-    if (offer.handle.empty()) break;  // that rank says why
-    if (offer.machine != own_offer.machine) {
+    const Offer offer = Offer::parse(offers[rank]);
+    if (offer.handle.empty()) {
+      trouble = str("rank ", rank, " offers no memory");
+    } else if (offer.machine != machine()) {
       trouble = str("ranks ", place.rank, " and ", rank,
                     " are on different machines");
-      break;
+    } else {
+      try {
+        mapped_.push_back(
+            c10::cuda::CUDACachingAllocator::getIpcDevPtr(offer.handle));
+        addresses_.push_back(static_cast<char*>(mapped_.back().get()) +
+                             offer.offset);
+      } catch (const c10::Error& error) {
+        trouble = str("rank ", place.rank, " cannot map the memory of rank ",
+                      rank, ": ", first_line(error.what_without_backtrace()));
+      }
     }
-    try {
-      mapped_.push_back(
-          c10::cuda::CUDACachingAllocator::getIpcDevPtr(offer.handle));
-      addresses_.push_back(static_cast<char*>(mapped_.back().get()) +
-                           offer.offset);
-    } catch (const c10::Error& error) {
-      trouble = str("rank ", place.rank, " cannot map the memory of rank ",
-                    rank, ": ", first_line(error.what_without_backtrace()));
-    }
-  }
-  for (const std::string& of_rank : exchange(trouble)) {
-    require<CommError>(of_rank.empty(), [&] { return of_rank; });
   }
 }
 

@@ -12,11 +12,12 @@
 
 namespace tessera {
 
-/// output = pieces[0] op pieces[1] op ..., all of one shape and dtype; `op` is
-/// sum, min or max. `output` may be one of the pieces.
+/// output = pieces[0] op pieces[1] op ..., all of one shape; `op` is sum, min or
+/// max. `output` may be one of the pieces.
 ///
-/// Sums of bfloat16 and half are taken in float32 and rounded once, at the end;
-/// or not at all, where `output` is float32.
+/// All are of one dtype, but for sums of bfloat16 and half: these are taken in
+/// float32 and rounded once, at the end, or not at all, where `output` is
+/// float32.
 void combine_in_rank_order(const at::Tensor& output,
                            const std::vector<at::Tensor>& pieces, ReduceOp op);
 

@@ -64,10 +64,12 @@ void Rendezvous::barrier(const std::string& key, milliseconds timeout) {
   leave(meeting);
 }
 
-void Rendezvous::part(const std::string& key) {
+void Rendezvous::part(const std::string& key,
+                      const std::function<void()>& at_last) {
   if (size_ == 1) return;
   const Meeting meeting = next_meeting("barrier", key);
   arrive(meeting, "here", timeout_);
+  at_last();
   const std::string told = key_of(meeting, "told");
   if (rank_ != 0) {
     store_->add(told, 1);  // the last that this rank asks of it

@@ -39,8 +39,9 @@ class Rendezvous {
 
   /// A barrier after which nobody needs the store: rank 0, with whose process
   /// it may end, returns behind all others, or some seconds after the barrier
-  /// where one of them died then. Errors: as barrier.
-  void part(const std::string& key);
+  /// where one of them died then. `at_last` runs behind the barrier and stops
+  /// what else of this rank asks the store. Errors: as barrier.
+  void part(const std::string& key, const std::function<void()>& at_last);
 
  private:
   /// One use of a key. In the store stand, below prefix and use, what each rank

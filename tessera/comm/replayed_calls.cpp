@@ -12,6 +12,7 @@ namespace tessera {
 
 void ReplayedCalls::prepare(c10::Device device) {
   const std::lock_guard lock(mutex_);
+  prepared_ = true;
   calls_.clear();
   lanes_.clear();
   num_calls_.clear();

@@ -14,6 +14,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <mutex>
@@ -34,6 +35,8 @@ class ReplayedCalls {
 
   /// Before a capture: forgets the one before.
   void prepare(c10::Device device);
+  /// Whether a capture was begun on this rank, and so on all.
+  [[nodiscard]] bool prepared() const { return prepared_; }
   /// In a capture, on the stream that it begins on: before all else, and behind
   /// all.
   void begin();
@@ -63,6 +66,7 @@ class ReplayedCalls {
   [[nodiscard]] size_t lane_of(const std::string& communicator);
   [[nodiscard]] std::vector<int64_t> read() const;
 
+  std::atomic<bool> prepared_ = false;
   std::mutex mutex_;
   std::vector<Call> calls_;  // in the order in which they were issued
   std::vector<std::string> lanes_;

@@ -10,6 +10,7 @@
 #include "tessera/base/log.h"
 #include "tessera/comm/collective_log.h"
 #include "tessera/comm/position_table.h"
+#include "tessera/comm/watchdog_keys.h"
 
 namespace tessera {
 namespace {
@@ -17,21 +18,12 @@ namespace {
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-constexpr char kAlarm[] = "failure/alarm";
-constexpr char kCause[] = "failure/cause";
-constexpr char kTable[] = "failure/table";
-constexpr char kReaders[] = "failure/readers";
-constexpr char kContradiction[] = "failure/contradiction";
-constexpr char kTableMaker[] = "failure/table_maker";
 constexpr int kPollsToAnswer = 3;
 
 constexpr int kPollsToStall = 10;
 
 // For a store to answer, once the job has failed.
 constexpr std::chrono::seconds kStorePatience{3};
-
-std::string place_key(int rank) { return str("failure/place/", rank); }
-std::string stall_key(int rank) { return str("failure/stall/", rank); }
 
 }  // namespace
 
@@ -47,14 +39,18 @@ Watchdog::Watchdog(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
       watch_store_(store->clone(), patience),
       thread_([this] { run(); }) {}
 
-Watchdog::~Watchdog() {
+void Watchdog::rest() {
   {
     const std::lock_guard lock(mutex_);
     stop_ = true;
   }
   stop_changed_.notify_all();
   watch_store_.hurry(kStorePatience);
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
+}
+
+Watchdog::~Watchdog() {
+  rest();
   // The process of rank 0 may hold the store: the others must still find there
   // what happened.
   const bool lingers = failed_here_ && !store_lost_ && !lingered_ &&

@@ -73,6 +73,9 @@ class Watchdog {
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
+  /// Looks at the store no more: the job is through, and the store may go.
+  void rest();
+
   /// Tells all ranks that this one failed by itself. The first cause counts.
   void announce(const std::string& cause) noexcept;
 

@@ -53,6 +53,16 @@ CollectiveLog& World::log() const { return checked(state_).log; }
 
 ReplayedCalls& World::replayed() const { return checked(state_).replayed; }
 
+void World::before_replay(const c10::Stream& stream) const {
+  State& state = checked(state_);
+  state.peers.before_replay(stream);
+  state.replayed.launch();
+}
+
+void World::after_replay(const c10::Stream& stream) const {
+  checked(state_).peers.after_replay(stream);
+}
+
 void World::check_alive() const {
   State& state = checked(state_);
   state.check_alive(state.log.last().sequence);

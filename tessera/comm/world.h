@@ -10,6 +10,7 @@
 #pragma once
 
 #include <c10/core/Device.h>
+#include <c10/core/Stream.h>
 
 #include <chrono>
 #include <cstdint>
@@ -82,6 +83,9 @@ class World {
   [[nodiscard]] CollectiveLog& log() const;
   /// For tessera/graph.
   [[nodiscard]] ReplayedCalls& replayed() const;
+  /// For tessera/graph: around each replay on `stream`.
+  void before_replay(const c10::Stream& stream) const;
+  void after_replay(const c10::Stream& stream) const;
   /// Errors: CommError when this job has failed, InvalidState after `finish`.
   void check_alive() const;
 

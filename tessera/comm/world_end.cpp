@@ -34,9 +34,11 @@ void World::State::finish() {
 
 void World::State::say_goodbye() {
   if (place.size == 1 || std::exchange(said_goodbye_, true)) return;
+  peers.drain();  // peers may give up after it what this rank still reads
   Rendezvous end(store_of("goodbye"), place.rank, place.size, place.timeout,
                  [this] { return failed(); });
-  meet("world", kGoodbye, {}, [&] { end.part("end"); });
+  meet("world", kGoodbye, {},
+       [&] { end.part("end", [&] { watchdog_->rest(); }); });
 }
 
 }  // namespace tessera

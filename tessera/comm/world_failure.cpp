@@ -52,6 +52,7 @@ void World::State::look_at_device() {
 void World::State::fail_on_device(const CollectiveEntry& entry,
                                   const char* where) {
   failed_ = true;
+  peers.stop();
   const uint64_t sequence = log.enter_again(entry);
   const std::chrono::duration<double> timeout = place.timeout;
   const std::string what = str(describe_entry(place.rank, log.at(sequence)),

@@ -70,13 +70,12 @@ World::State::~State() {
   if (std::uncaught_exceptions() > 0) fail("it left its World by an exception");
   run_last_checks();
   try {
-    // After the goodbye the memory that peers read is gone.
-    peers.drain();
     if (!failed_) say_goodbye();
   } catch (const std::exception& error) {
     log_warning("the end of the world: ", reason_of(error));
   }
   watchdog_.reset();
+  if (failed_) peers.leak();
   for (const auto& backend : backends_) {
     failed_ ? backend->abort() : backend->shutdown();
   }

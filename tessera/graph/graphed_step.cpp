@@ -12,6 +12,7 @@
 #include "tessera/comm/collective_log.h"
 #include "tessera/comm/replayed_calls.h"
 #include "tessera/comm/world.h"
+#include "tessera/device/stream.h"
 #include "tessera/shard/fully_shard.h"
 
 namespace tessera {
@@ -80,8 +81,10 @@ TensorVector GraphedStep::operator()(const TensorVector& inputs) {
     }
     if (graph_.captured()) {
       units_.before_replay();
-      mesh_.world().replayed().launch();
+      const auto stream = current_stream(mesh_.device());
+      mesh_.world().before_replay(stream);
       graph_.replay();
+      mesh_.world().after_replay(stream);
       units_.after_replay();
     } else {
       run_eagerly();
@@ -124,6 +127,7 @@ void GraphedStep::run_eagerly() {
 void GraphedStep::capture() {
   outputs_.clear();
   units_.before_capture(model_);
+  hashes_ = mesh_.world().log().hashes();
   std::string failure;
   try {
     ReplayedCalls& calls = mesh_.world().replayed();
@@ -145,6 +149,8 @@ void GraphedStep::capture() {
 void GraphedStep::forget_capture() {
   outputs_.clear();
   graph_.drop();
+  // A rank that failed entered fewer calls than the others.
+  mesh_.world().log().put_back(hashes_);
   units_.reshard();
   optimizer_.zero_grad();
 }

@@ -42,6 +42,7 @@
 #include <functional>
 #include <string>
 
+#include "tessera/comm/collective_log.h"
 #include "tessera/graph/device_graph.h"
 #include "tessera/mesh/device_mesh.h"
 #include "tessera/module/recompute.h"
@@ -106,6 +107,7 @@ class GraphedStep {
   TensorVector outputs_;
   int num_eager_ = 0;
   bool eager_for_good_ = false;
+  CollectiveLog::Hashes hashes_;  // before the capture
   StepUnits units_;
   uint64_t state_version_ = 0;
 };

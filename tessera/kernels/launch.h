@@ -140,7 +140,7 @@ struct PeerMeeting {
   int num_ranks;  // kMostPeers at most
   uint64_t* epoch;
   uint64_t* own_flags;  // [num_ranks], written by the peers
-  uint64_t* peer_flags[kMostPeers];  // theirs; null for `rank`
+  uint64_t* peer_flags[kMostPeers];  // theirs, and its own
   const int* stop;    // on the host; not 0: waits no longer
   uint64_t* arrived;  // on the host; becomes `number` at the end
   uint64_t number;    // 0: leaves `arrived`

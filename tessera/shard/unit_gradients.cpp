@@ -131,6 +131,8 @@ void Unit::abandon_pass() noexcept {
   step.abandon_pass();
   for (const auto& group : groups_) {
     group->gradients().abandon();
+    // As on ranks whose pass went well.
+    if (!gradient_sync) group->gradients().held().settle();
     for (size_t i = 0; i < group->size(); ++i) {
       at::Tensor full = group->full(i);
       if (full.defined()) full.mutable_grad().reset();

@@ -122,13 +122,11 @@ CommunicatorPlan plan_communicators(const PlanOptions& o) {
 /// Communicators whose GPUs copy from each other: of gathers and
 /// reduce-scatters.
 int64_t num_links(const PlanOptions& o) {
-  if (o.transport != Transport::copy_engines || o.kernels != Kernels::cuda) {
-    return 0;
-  }
+  if (!goes_by_copy_engines(o)) return 0;
   const int64_t ranks = shard_shape(o.shard, o.ranks).ranks;
   const int64_t keepers = o.shard.reshard_ranks;
   const bool among_keepers = keepers > 1 && keepers < ranks;
-  return ranks == 1 ? 0 : among_keepers ? 3 : 2;
+  return among_keepers ? 3 : 2;
 }
 
 MemoryPlan plan_memory(const std::vector<UnitPlan>& units, const StepPlan& plan,

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "tessera/comm/peer_rounds.h"
+
 namespace tessera::train {
 namespace {
 
@@ -127,10 +129,16 @@ int64_t reduce_bytes(const PlanOptions& o) {
   return bytes_of(o.shard.reduce_dtype);
 }
 
+bool goes_by_copy_engines(const PlanOptions& o) {
+  const int64_t ranks = shard_shape(o.shard, o.ranks).ranks;
+  return o.transport == Transport::copy_engines &&
+         o.kernels == Kernels::cuda && ranks > 1 && ranks <= kMostPeerRanks;
+}
+
 // What waits for a later micro-batch is in the reduce dtype.
 int64_t sent_bytes(const PlanOptions& o) {
   const bool sums_as_float =
-      o.kernels == Kernels::cpu || o.transport == Transport::copy_engines;
+      o.kernels == Kernels::cpu || goes_by_copy_engines(o);
   const bool as_computed = sums_as_float && o.micro_batches == 1 &&
                            shard_shape(o.shard, o.ranks).ranks > 1 &&
                            o.shard.reduce_dtype == Precision::float32;

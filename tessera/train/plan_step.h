@@ -15,6 +15,8 @@ namespace tessera::train {
 /// Bytes of an element of full parameters; of gradients while they are summed.
 [[nodiscard]] int64_t compute_bytes(const PlanOptions& o);
 [[nodiscard]] int64_t reduce_bytes(const PlanOptions& o);
+/// Whether gathers and reduce-scatters go by copy engines.
+[[nodiscard]] bool goes_by_copy_engines(const PlanOptions& o);
 /// Of an element of a whole gradient that is sent to be summed.
 [[nodiscard]] int64_t sent_bytes(const PlanOptions& o);
 

@@ -68,7 +68,7 @@ int num_disturbed(const std::vector<int>& ranks, int size) {
       Rendezvous end(store, rank, size, 10s, [] { return false; });
       if (rank == 0) std::this_thread::sleep_for(30ms);
       try {
-        end.part("end");
+        end.part("end", [] {});
       } catch (const std::exception&) {
         ++disturbed;
       }
@@ -95,7 +95,7 @@ TEST(Rendezvous, ARankThatDiesWhilePartingHoldsNobodyUpForLong) {
   });
   dies.join();
   const auto begin = std::chrono::steady_clock::now();
-  Rendezvous(store, 0, 2, 60s, [] { return false; }).part("end");
+  Rendezvous(store, 0, 2, 60s, [] { return false; }).part("end", [] {});
   EXPECT_LT(std::chrono::steady_clock::now() - begin, 20s);
 }
 

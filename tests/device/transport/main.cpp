@@ -350,7 +350,7 @@ int main(int argc, char** argv) {
            transport == "nccl" ? Transport::nccl : Transport::copy_engines});
   std::vector<int> ranks;
   for (int r = 0; r < world.size(); ++r) ranks.push_back(r);
-  const auto communicator = world.make_communicator("transport", ranks);
+  const auto communicator = world.make_communicator("test/gather", ranks);
   const int failures = Checks(world, communicator).run();
   measure(world, *communicator, transport);
   world.barrier();
