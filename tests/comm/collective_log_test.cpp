@@ -5,6 +5,7 @@
 #include <numeric>
 #include <set>
 
+#include "tessera/comm/backend_factory.h"
 #include "tessera/comm/collective_log.h"
 #include "tessera/comm/communicator.h"
 #include "tessera/comm/world.h"
@@ -44,6 +45,31 @@ TEST(CollectiveLog, HashIsEqualOnAllRanksUntilOneIssuesAnotherCall) {
       EXPECT_EQ(distinct_hashes(), 2u);
     });
   }
+}
+
+// As of a capture that a rank had to break off.
+TEST(CollectiveLog, ForgetsCallsThatWereNeverMade) {
+  CollectiveLog log;
+  const auto enter = [&](std::string_view communicator) {
+    log.finish(log.enter(communicator, "all_gather", {.unit = "u"}, 8,
+                         torch::kFloat32));
+  };
+  enter("gather");
+  const uint64_t hash = log.hash();
+  const auto hashes = log.hashes();
+  enter("gather");
+  enter("reduce");
+  EXPECT_NE(log.hash(), hash);
+  log.put_back(hashes);
+  EXPECT_EQ(log.hash(), hash);
+}
+
+TEST(CommunicatorName, TellsItsPurposeOnEveryMeshOfAWorld) {
+  EXPECT_EQ(purpose_of("dp_shard/gather"), "gather");
+  EXPECT_EQ(purpose_of("dp_shard/control#12"), "control");
+  EXPECT_EQ(purpose_of("state dict 3"), "");
+  EXPECT_TRUE(moves_numbers_only("all/norm#1"));
+  EXPECT_FALSE(moves_numbers_only("dp/reduce#1"));
 }
 
 TEST(CollectiveLog, HashDependsOnEachPartOfACall) {

@@ -187,41 +187,67 @@ class Checks {
                          expected.narrow(0, rank_ * kNumel, kNumel) * size_));
   }
 
+  struct Race {
+    int64_t numel;
+    bool gathers;
+    int late;    // the rank
+    int stream;  // of two
+    Tensor input, output;
+  };
+
+  // The same on all ranks, but for the values.
+  [[nodiscard]] std::vector<Race> make_races(int count) const {
+    std::mt19937 random(7);
+    std::vector<Race> races;
+    for (int i = 0; i < count; ++i) {
+      Race race{.numel = 1 + static_cast<int64_t>(random() % 300'000),
+                .gathers = random() % 2 == 0,
+                .late = static_cast<int>(random() % size_),
+                .stream = static_cast<int>(random() % 2),
+                .input = {},
+                .output = {}};
+      const int64_t whole = race.numel * size_;
+      race.input =
+          values(rank_, race.gathers ? race.numel : whole, torch::kFloat32, i)
+              .to(device_);
+      race.output = unset(race.gathers ? whole : race.numel, torch::kFloat32);
+      races.push_back(race);
+    }
+    return races;
+  }
+
   // Calls without a pause on two streams, while ranks are late in turn and
-  // inputs are overwritten as soon as their calls are issued.
+  // inputs are overwritten as soon as their calls are issued. The host waits
+  // for nothing in between: all are in flight together.
   void check_races() {
     const std::vector<c10::Stream> streams = {
         make_stream(device_, StreamPriority::high),
         make_stream(device_, StreamPriority::normal)};
-    std::mt19937 random(7);  // the same on all ranks
-    std::vector<std::function<bool()>> looks;
-    for (int i = 0; i < 300; ++i) {
-      const int64_t numel = 1 + static_cast<int64_t>(random() % 300'000);
-      const bool gathers = random() % 2 == 0;
-      const auto late = static_cast<int>(random() % size_);
-      const StreamScope scope(streams[random() % 2]);
-      if (rank_ == late) at::cuda::sleep(kSleep);
-      Tensor input =
-          values(rank_, gathers ? numel : numel * size_, torch::kFloat32, i)
-              .to(device_);
-      Tensor output = unset(gathers ? numel * size_ : numel, torch::kFloat32);
-      if (gathers) {
-        const std::vector<GatherCall> calls = {{output, input}};
+    std::vector<Race> races = make_races(300);
+    torch::cuda::synchronize();
+    for (const Race& race : races) {
+      const StreamScope scope(streams[race.stream]);
+      if (rank_ == race.late) at::cuda::sleep(kSleep);
+      if (race.gathers) {
+        const std::vector<GatherCall> calls = {{race.output, race.input}};
         (void)communicator_->all_gather(calls, {.unit = "races"});
       } else {
-        const std::vector<ReduceCall> calls = {{output, input}};
+        const std::vector<ReduceCall> calls = {{race.output, race.input}};
         (void)communicator_->reduce_scatter(calls, {.unit = "races"});
       }
-      input.fill_(-1);
-      looks.emplace_back([=, this] {
-        return torch::equal(output.cpu(),
-                            gathers ? gathered(numel, torch::kFloat32, i)
-                                    : summed(numel, torch::kFloat32, i));
-      });
+      Tensor(race.input).fill_(-1);
     }
     torch::cuda::synchronize();
     bool good = true;
-    for (const auto& look : looks) good = look() && good;
+    for (size_t i = 0; i < races.size(); ++i) {
+      const auto seed = static_cast<int64_t>(i);
+      const Race& race = races[i];
+      good = torch::equal(race.output.cpu(),
+                          race.gathers
+                              ? gathered(race.numel, torch::kFloat32, seed)
+                              : summed(race.numel, torch::kFloat32, seed)) &&
+             good;
+    }
     expect("300 calls without a pause", good);
   }
 
