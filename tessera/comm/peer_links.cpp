@@ -1,5 +1,7 @@
 #include "tessera/comm/peer_links.h"
 
+#include <utility>
+
 #include "tessera/base/log.h"
 
 namespace tessera {
@@ -42,8 +44,10 @@ void PeerLinks::after_replay(const c10::Stream& stream) const {
 }
 
 void PeerLinks::leak() const {
-  // NOLINTNEXTLINE(bugprone-unused-return-value)
-  (void)new std::vector<std::shared_ptr<PeerLink>>(all());
+  auto links = all();
+  if (links.empty()) return;
+  static_cast<void>(
+      new std::vector<std::shared_ptr<PeerLink>>(std::move(links)));
 }
 
 void PeerLinks::stop() const noexcept {
