@@ -10,11 +10,11 @@ namespace {
 
 using train::TrainConfig;
 
-Transport transport_of(train::TransportChoice choice) {
-  const bool copies = choice == train::TransportChoice::automatic
-                          ? environment::uses_copy_engines()
-                          : choice == train::TransportChoice::copy_engines;
-  return copies ? Transport::copy_engines : Transport::nccl;
+Transport transport_of(const TrainConfig& config) {
+  const auto asked = train::transport_of(config.distributed.transport);
+  if (asked) return *asked;
+  return environment::uses_copy_engines() ? Transport::copy_engines
+                                          : Transport::nccl;
 }
 
 void take(const TrainConfig& config, train::PlanOptions& options) {
@@ -25,7 +25,7 @@ void take(const TrainConfig& config, train::PlanOptions& options) {
   options.model = config.model;
   options.batch = config.train.batch;
   options.shard = config.shard;
-  options.transport = transport_of(config.distributed.transport);
+  options.transport = transport_of(config);
   options.optimizer_step = config.train.step_in_backward
                                ? OptimizerStep::in_backward
                                : OptimizerStep::after_backward;

@@ -69,12 +69,7 @@ InitOptions init_options(const TrainConfig& config) {
     options.timeout = std::chrono::milliseconds(
         static_cast<int64_t>(config.distributed.timeout_seconds * 1000));
   }
-  if (config.distributed.transport != train::TransportChoice::automatic) {
-    options.transport =
-        config.distributed.transport == train::TransportChoice::copy_engines
-            ? Transport::copy_engines
-            : Transport::nccl;
-  }
+  options.transport = train::transport_of(config.distributed.transport);
   return options;
 }
 

@@ -16,16 +16,12 @@ namespace tessera {
 
 class PeerWindow {
  public:
-  PeerWindow() = default;
-
   /// `num_bytes` zeros on each rank, mapped by all. Collective, waits on the
   /// host. Where a rank cannot map another's, all get the same sentence about
   /// it in `why`, and a window of no use. Errors: those of `exchange`.
   PeerWindow(int64_t num_bytes, const PeerLink::Place& place,
              const PeerLink::Exchange& exchange, std::string& why);
 
-  /// This rank's, uint8.
-  [[nodiscard]] const at::Tensor& own() const { return own_; }
   /// That of `rank`, where this process sees it; its own, too.
   [[nodiscard]] char* of(int rank) const { return addresses_[rank]; }
 
@@ -33,7 +29,7 @@ class PeerWindow {
   void map(const std::vector<std::string>& offers, const PeerLink::Place& place,
            std::string& trouble);
 
-  at::Tensor own_;
+  at::Tensor own_;  // uint8
   std::vector<std::shared_ptr<void>> mapped_;
   std::vector<char*> addresses_;  // by rank
 };

@@ -2,6 +2,12 @@
 
 namespace tessera::train {
 
+std::optional<Transport> transport_of(TransportChoice choice) {
+  if (choice == TransportChoice::automatic) return std::nullopt;
+  return choice == TransportChoice::copy_engines ? Transport::copy_engines
+                                                 : Transport::nccl;
+}
+
 void read_distributed(ConfigReader& reader, DistributedConfig& distributed) {
   reader.get("distributed.timeout_seconds", distributed.timeout_seconds,
              {.min = 0, .max = 1e6});

@@ -1,6 +1,9 @@
 // The keys of [distributed].
 #pragma once
 
+#include <optional>
+
+#include "tessera/comm/transport.h"
 #include "tessera/train/config_file.h"
 
 namespace tessera::train {
@@ -12,6 +15,9 @@ struct DistributedConfig {
   double timeout_seconds = 0;  // 0: 600 on NCCL, 1800 on Gloo
   TransportChoice transport = TransportChoice::automatic;
 };
+
+/// Empty for automatic.
+[[nodiscard]] std::optional<Transport> transport_of(TransportChoice choice);
 
 /// Errors: InvalidArgument as those of ConfigReader.
 void read_distributed(ConfigReader& reader, DistributedConfig& distributed);
