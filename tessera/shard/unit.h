@@ -110,6 +110,8 @@ class Unit final : public StorageOwner,
   void on_gradient(size_t group, size_t i);
   [[nodiscard]] bool trainable() const;
   [[nodiscard]] bool holds_gradients() const;
+  /// HSDP: whether gradients are summed along the shard axis only, for now.
+  [[nodiscard]] bool waits_for_replicas() const;
   /// All gradients that this pass can bring have come (none awaited for a
   /// frozen unit).
   [[nodiscard]] bool complete() const;

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "tessera/base/error.h"
 #include "tessera/shard/context.h"
 #include "tessera/shard/unit.h"
@@ -15,6 +17,12 @@ bool Unit::trainable() const {
 bool Unit::holds_gradients() const {
   return std::any_of(groups_.begin(), groups_.end(), [](const auto& group) {
     return group->gradients().held().any();
+  });
+}
+
+bool Unit::waits_for_replicas() const {
+  return std::any_of(groups_.begin(), groups_.end(), [](const auto& group) {
+    return group->lanes()->all_reduce && !group->gradients().all_reduce;
   });
 }
 
@@ -121,8 +129,10 @@ void Unit::end_pass() {
     if (!gradient_sync) groups_[g]->gradients().held().settle();
   }
   num_arrived_ = 0;
-  // What was not reduced now must be by the next pass that is.
-  const bool waiting = pass.took_part && !gradient_sync;
+  // What was not reduced to the end now must be by the next pass that is, also
+  // where that one does not use this unit.
+  const bool waiting =
+      pass.took_part && (!gradient_sync || waits_for_replicas());
   pass = {};
   pass.took_part = waiting;
 }

@@ -102,6 +102,45 @@ TEST_F(Hybrid, AGradientThatOnlyTheFirstMicroBatchBroughtIsNotLost) {
   });
 }
 
+// As above, of a unit that the closing micro-batch does not use at all: its
+// sums must not wait for the step after.
+TEST_F(Hybrid, AUnitThatTheLastMicroBatchLeavesOutKeepsItsGradients) {
+  const auto first = [](nn::Module& m, const Turn& turn) {
+    return plain_loss(m, turn);
+  };
+  const auto last = [](nn::Module& m, const Turn& turn) {
+    auto& net = as_net(m);
+    return square_loss(net.c(net.a(input(turn))));
+  };
+  const Tensors of_first = gradients_of_one_process(4, make_net, first, 0);
+  const Tensors of_last = gradients_of_one_process(4, make_net, last, 1);
+  on_ranks(4, [&](const World& world) {
+    Model model = build_hybrid(hybrid_mesh(world, 2, 2));
+    set_requires_all_reduce(*model, AllReduce::off);
+    first(*model, {world.rank(), 0, 1}).backward();
+    set_requires_all_reduce(*model, AllReduce::on);
+    last(*model, {world.rank(), 1, 1}).backward();
+    for (const auto& [name, want] :
+         Tensors{{"a.f.weight",
+                  of_first.at("a.f.weight") + of_last.at("a.f.weight")},
+                 {"b.f.weight", of_first.at("b.f.weight")}}) {
+      const Tensor shard = model->named_parameters()[name];
+      ASSERT_TRUE(shard.grad().defined()) << name;
+      const auto& box = spread_of(shard)->boxes.at(0);
+      expect_close(local(shard.grad()),
+                   want.narrow(0, box.offsets[0], box.lengths[0]), name);
+    }
+    model->zero_grad();
+    plain_loss(*model, {world.rank(), 0, 1}).backward();
+    const Tensor shard = model->named_parameters()["b.f.weight"];
+    const auto& box = spread_of(shard)->boxes.at(0);
+    expect_close(
+        local(shard.grad()),
+        of_first.at("b.f.weight").narrow(0, box.offsets[0], box.lengths[0]),
+        "the next step's own");
+  });
+}
+
 TEST_F(Hybrid, ReplicatedOverTwoAxesAveragesOverAllRanks) {
   const Tensors mean = gradients_of_one_process(4, make_net, plain_loss);
   on_ranks(4, [&](const World& world) {
