@@ -70,6 +70,22 @@ TEST_F(Casts, LayersComputeInTheParametersDtypeFromFloatInputs) {
               forward_of<nn::GroupNormImpl>({5, 6, 3}), "group_norm");
 }
 
+// A cast is made once per tensor and unit, but not for one that wants a
+// gradient only since.
+TEST_F(Casts, AnInputThatWantsAGradientLaterGetsIt) {
+  on_ranks(2, [](const World& world) {
+    Model layer = build([] { return nn::Linear(6, 4).ptr(); });
+    fully_shard(*layer, bfloat16_options(world));
+    auto& linear = dynamic_cast<nn::LinearImpl&>(*layer);
+    const Tensor x = float_noise({5, 6});
+    const Tensor before = linear.forward(x);
+    x.set_requires_grad(true);
+    (before.sum() + linear.forward(x).sum()).backward();
+    ASSERT_TRUE(x.grad().defined());
+    EXPECT_GT(x.grad().abs().max().item<float>(), 0);
+  });
+}
+
 TEST_F(Casts, TheInputsGradientComesBackInItsOwnDtype) {
   on_ranks(2, [](const World& world) {
     Model layer = build([] { return nn::Linear(6, 4).ptr(); });
