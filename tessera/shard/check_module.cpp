@@ -67,7 +67,13 @@ void check_options(const FullyShardOptions& options) {
   });
 }
 
-void check_modules(std::span<torch::nn::Module* const> modules) {
+void check_modules(std::span<torch::nn::Module* const> modules,
+                   const std::vector<at::Tensor>& ignored) {
+  const auto is_ignored = [&](const at::Tensor& parameter) {
+    return std::any_of(
+        ignored.begin(), ignored.end(),
+        [&](const at::Tensor& t) { return t.is_same(parameter); });
+  };
   for (torch::nn::Module* root : modules) {
     for (const auto& [name, module] : named_modules(*root)) {
       require<InvalidArgument>(
@@ -83,8 +89,9 @@ void check_modules(std::span<torch::nn::Module* const> modules) {
       const auto* embedding = module->as<torch::nn::Embedding>();
       const auto* bag = module->as<torch::nn::EmbeddingBag>();
       require<Unsupported>(
-          !(embedding && embedding->options.max_norm()) &&
-              !(bag && bag->options.max_norm()),
+          !(embedding && embedding->options.max_norm() &&
+            !is_ignored(embedding->weight)) &&
+              !(bag && bag->options.max_norm() && !is_ignored(bag->weight)),
           [&] {
             return tessera::str(
                 "fully_shard: '", name,

@@ -14,8 +14,9 @@ namespace tessera {
 void check_options(const FullyShardOptions& options);
 
 /// Modules that read their parameters through the dictionary, or write them in
-/// forward. Errors: InvalidArgument, Unsupported.
-void check_modules(std::span<torch::nn::Module* const> modules);
+/// forward (unless these are `ignored`). Errors: InvalidArgument, Unsupported.
+void check_modules(std::span<torch::nn::Module* const> modules,
+                   const std::vector<at::Tensor>& ignored);
 
 /// Each parameter by itself. Errors: InvalidArgument, Unsupported.
 void check_parameters(const std::vector<FoundParameter>& parameters);

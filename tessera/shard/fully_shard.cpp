@@ -197,7 +197,7 @@ void shard(const Modules& modules, FullyShardOptions options,
     return str("fully_shard: the list of modules is empty.");
   });
   install_gate();
-  check_modules(modules);
+  check_modules(modules, options.ignored_params);
   Found found = find(modules, options);
   check_not_sharded(modules, found);
   check_parameters(found.own);

@@ -126,7 +126,7 @@ class UnitPlanner {
 void check_root(Module& model, const FullyShardOptions& options) {
   check_options(options);
   Module* const roots[] = {&model};
-  check_modules(roots);
+  check_modules(roots, options.ignored_params);
   require<InvalidState>(!is_fully_sharded(model), [&] {
     return str("fully_shard_auto: the model (", model.name(),
                ") is sharded already.");

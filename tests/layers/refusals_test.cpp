@@ -71,6 +71,24 @@ TEST(RefusedLayer, EmbeddingBagWithMaxNormWritesItsWeightInForward) {
       {"'inner'", "max_norm"});
 }
 
+// What the two errors above advise.
+TEST(RefusedLayer, EmbeddingWithMaxNormIsTakenWithItsWeightIgnored) {
+  run_alone([&](const DeviceMesh& mesh) {
+    nn::Embedding embedding(nn::EmbeddingOptions(11, 6).max_norm(0.1));
+    nn::EmbeddingBag bag(nn::EmbeddingBagOptions(11, 6).max_norm(0.1));
+    for (const auto& module :
+         std::vector<ModulePtr>{embedding.ptr(), bag.ptr()}) {
+      Outer outer(module);
+      fully_shard(*outer,
+                  {.mesh = mesh, .ignored_params = module->parameters()});
+      EXPECT_TRUE(is_fully_sharded(*outer));
+    }
+    const Tensor row = embedding(torch::zeros({1}, torch::kLong));
+    EXPECT_NEAR(row.norm().item<double>(), 0.1, 1e-5) << "the layer's own rule";
+    EXPECT_NEAR(embedding->weight[0].norm().item<double>(), 0.1, 1e-5);
+  });
+}
+
 TEST(RefusedLayer, ParameterListReadsItsDictionary) {
   nn::ParameterList list;
   list->append(torch::ones({3, 2}));
