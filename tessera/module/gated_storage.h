@@ -46,6 +46,9 @@ class StorageOwner {
   [[noreturn]] virtual void refuse_write(const char* name,
                                          const at::Tensor& tensor) = 0;
 
+  /// The gradient of a full parameter is asked for where there is none. Raises.
+  [[noreturn]] virtual void refuse_grad(const at::Tensor& tensor) const = 0;
+
   /// `input` in the dtype in which this owner's parameters compute, when it is
   /// to be cast (FSDP2's cast_forward_inputs); `input` itself otherwise.
   virtual at::Tensor cast_input(const at::Tensor& input) = 0;

@@ -1,5 +1,7 @@
 #include "tessera/module/linked_autograd_meta.h"
 
+#include "tessera/module/gated_storage.h"
+
 namespace tessera {
 
 namespace {
@@ -36,6 +38,16 @@ class LinkedAutogradMeta final : public AutogradMeta {
     return requires_grad_ || grad_fn_;
   }
 
+  // Autograd itself and `zero_grad` use `mutable_grad`.
+  const torch::autograd::Variable& grad() const override {
+    if (!grad_.defined() && side_ == &Link::full) refuse();
+    return grad_;
+  }
+
+  void set_tensor(const at::Tensor& tensor) {
+    tensor_ = WeakTensor(tensor.getIntrusivePtr());
+  }
+
   // Takes over what users may have put on the tensor before.
   void take(AutogradMeta& from) {
     name_ = std::move(from.name_);
@@ -47,6 +59,18 @@ class LinkedAutogradMeta final : public AutogradMeta {
   }
 
  private:
+  using WeakTensor =
+      c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+
+  void refuse() const {
+    const at::Tensor tensor(tensor_.lock());
+    const GatedStorage* storage =
+        tensor.defined() ? gated_storage_of(tensor) : nullptr;
+    if (storage && storage->owner()) storage->owner()->refuse_grad(tensor);
+  }
+
+  WeakTensor tensor_{
+      c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>()};
   std::shared_ptr<Link> link_;
   AutogradMeta* Link::* side_;
 };
@@ -58,6 +82,7 @@ void replace_meta(const at::Tensor& tensor, const std::shared_ptr<Link>& link,
     meta->take(*old);
   }
   meta->requires_grad_ = link->agreed;
+  meta->set_tensor(tensor);
   tensor.unsafeGetTensorImpl()->set_autograd_meta(std::move(meta));
 }
 

@@ -87,26 +87,6 @@ void Unit::after_read() noexcept {
   context_->leave();
 }
 
-void Unit::refuse_write(const char* op, const at::Tensor& tensor) {
-  std::string name = "?";
-  for (const auto& group : groups_) {
-    const auto& places = group->layout().parameters();
-    for (size_t i = 0; i < group->size(); ++i) {
-      const at::Tensor full = group->full(i);
-      const int64_t offset = tensor.storage_offset() - places[i].full_offset;
-      if (full.defined() && full.storage().is_alias_of(tensor.storage()) &&
-          offset >= 0 && offset < std::max<int64_t>(places[i].numel, 1)) {
-        name = group->name(i);
-      }
-    }
-  }
-  throw InvalidState(str(
-      op, " would write to the full parameter '", name, "' of unit '", name_,
-      "', which is freed after use: the write would be lost. Write "
-      "inside a FullParameters scope, or write the shards that "
-      "parameters() returns."));
-}
-
 bool Unit::casts_inputs() const {
   return options_.mp_policy.param_dtype.has_value() &&
          options_.mp_policy.cast_forward_inputs == CastInputs::on;

@@ -75,6 +75,7 @@ class Unit final : public StorageOwner,
   void after_read() noexcept override;
   [[noreturn]] void refuse_write(const char* name,
                                  const at::Tensor& tensor) override;
+  [[noreturn]] void refuse_grad(const at::Tensor& tensor) const override;
   at::Tensor cast_input(const at::Tensor& input) override;
   [[nodiscard]] bool casts_inputs() const override;
 
@@ -162,6 +163,8 @@ class Unit final : public StorageOwner,
 
  private:
   void install_hooks();
+  /// The name of the full parameter that `tensor` is, or is a view of.
+  [[nodiscard]] std::string name_of(const at::Tensor& tensor) const;
   /// Steps now, on the stream of the reductions, if nothing needs this unit any
   /// more in this pass.
   void step_early();

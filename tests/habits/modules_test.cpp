@@ -246,13 +246,22 @@ TEST_F(Modules, WeightsAreCopiedToAPlainModule) {
   });
 }
 
-TEST_F(Modules, GradOfAMemberIsAlwaysUndefined) {
+// `undefined` would be taken for "no gradient": an optimizer over members would
+// leave them out, and train nothing.
+TEST_F(Modules, GradOfAMemberIsAnErrorThatNamesTheParameter) {
   on_ranks(2, [](const World& world) {
     Model model = build_sharded(world, make_net, kUnits);
-    plain_loss(*model, {world.rank(), 0, 1}).backward();
-    EXPECT_FALSE(as_net(*model).a->f->weight.grad().defined());
-    EXPECT_TRUE(as_net(*model).a->f->weight.is_leaf());
-    EXPECT_TRUE(as_net(*model).a->f->weight.requires_grad());
+    const Tensor& member = as_net(*model).a->f->weight;
+    for (const char* when : {"before", "after"}) {
+      const auto message = message_of([&] { (void)member.grad(); });
+      EXPECT_TRUE(says(message, "'a.f.weight'")) << when;
+      EXPECT_TRUE(says(message, "parameters()")) << when;
+      plain_loss(*model, {world.rank(), 0, 1}).backward();
+    }
+    EXPECT_TRUE(member.is_leaf());
+    EXPECT_TRUE(member.requires_grad());
+    model->zero_grad();
+    EXPECT_FALSE(model->parameters()[0].grad().defined());
   });
 }
 

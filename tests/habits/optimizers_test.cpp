@@ -1,6 +1,8 @@
 // Stock optimizers on shards, and copies that a step makes stale.
 #include <sstream>
 
+#include "tessera/optim/adamw.h"
+#include "tessera/optim/clip_grad_norm.h"
 #include "tests/support/net.h"
 
 namespace tessera::test {
@@ -72,6 +74,28 @@ TEST_F(Optimizers, OneMadeBeforeShardingIsNamed) {
         [&] { shard(*model, options_for(init_device_mesh(world)), kUnits); });
     EXPECT_TRUE(says(message, "an optimizer made before fully_shard"));
     EXPECT_TRUE(says(message, "parameter 'gain'"));
+  });
+}
+
+// One that holds a part of the parameters cannot be told from a user's handles
+// when the model is sharded; its first step is refused.
+TEST_F(Optimizers, OneOverMembersIsNamedWhenItSteps) {
+  on_ranks(2, [](const World& world) {
+    Model model = build(make_net);
+    const auto& f = as_net(*model).a->f;
+    const Optimizer early = make_sgd({f->weight, f->bias});
+    shard(*model, options_for(init_device_mesh(world)), kUnits);
+    const Optimizer late = make_sgd({f->weight, f->bias});
+    AdamW adamw({f->weight, f->bias}, 0.1);
+    plain_loss(*model, {world.rank(), 0, 1}).backward();
+    for (const auto& step : std::vector<std::function<void()>>{
+             [&] { early->step(); }, [&] { late->step(); },
+             [&] { adamw.step(); },
+             [&] { (void)clip_grad_norm_({f->weight}, 1.0); }}) {
+      const std::string message = message_of(step);
+      EXPECT_TRUE(says(message, "'a.f.weight'"));
+      EXPECT_TRUE(says(message, "optimizer"));
+    }
   });
 }
 
