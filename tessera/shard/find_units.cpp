@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "tessera/base/error.h"
 #include "tessera/module/traversal.h"
 
 namespace tessera {
@@ -31,6 +32,22 @@ std::vector<std::shared_ptr<Unit>> units_of(torch::nn::Module& module) {
     return std::find(modules.begin(), modules.end(), &module) == modules.end();
   });
   return units;
+}
+
+void check_is_no_part(torch::nn::Module& module, const char* function) {
+  for (const auto& unit : units_below(module)) {
+    const auto& given = unit->modules();
+    require<InvalidArgument>(
+        !unit->covers(&module) ||
+            std::find(given.begin(), given.end(), &module) != given.end(),
+        [&] {
+          return str(function, ": the module ", module.name(),
+                     " lies inside unit '", unit->name(),
+                     "', of which it is only a part. Call it with the module "
+                     "that was given to fully_shard, or shard this one before "
+                     "as a unit of its own.");
+        });
+  }
 }
 
 }  // namespace tessera

@@ -22,4 +22,8 @@ namespace tessera {
 [[nodiscard]] std::vector<std::shared_ptr<Unit>> units_of(
     torch::nn::Module& module);
 
+/// Raises InvalidArgument when `module` is a part of a unit, which `function`
+/// could only change as a whole.
+void check_is_no_part(torch::nn::Module& module, const char* function);
+
 }  // namespace tessera

@@ -261,6 +261,7 @@ void replicate(torch::nn::Module& model, const FullyShardOptions& options) {
 }
 
 UnshardHandle unshard(torch::nn::Module& module, Wait wait) {
+  check_is_no_part(module, "unshard");
   UnshardHandle handle(units_of(module));
   for (const auto& unit : units_of(module)) unit->start_gather("unshard", "");
   if (wait == Wait::yes) handle.wait();
@@ -274,6 +275,7 @@ void UnshardHandle::wait() {
 }
 
 void reshard(torch::nn::Module& module) {
+  check_is_no_part(module, "reshard");
   for (const auto& unit : units_of(module)) {
     unit->reshard();
     unit->context()->forget(*unit);

@@ -63,10 +63,12 @@ class UnshardHandle {
 /// Gathers the units of this module itself (not those below it), until they
 /// are used and resharded, or `reshard`. With Wait::no it returns at once, and
 /// what comes before `wait` or the first use runs beside the gather.
-/// Collective.
+/// Nothing for a module whose parameters all are in units below it. Collective.
+/// Errors: InvalidArgument for a part of a unit.
 UnshardHandle unshard(torch::nn::Module& module, Wait wait = Wait::yes);
 
-/// Frees the full parameters of the units of this module itself.
+/// Frees the full parameters of the units of this module itself. Errors: as of
+/// `unshard`.
 void reshard(torch::nn::Module& module);
 
 /// The full parameter behind `parameter` (a member, or a view of one) as a

@@ -11,8 +11,17 @@ namespace {
 
 using Units = std::vector<std::shared_ptr<Unit>>;
 
-Units units_for(torch::nn::Module& module, Recurse recurse) {
-  return recurse == Recurse::yes ? units_below(module) : units_of(module);
+// None for a module that was given to fully_shard when units below it had taken
+// all parameters, without Recurse.
+Units units_for(torch::nn::Module& module, Recurse recurse,
+                const char* function) {
+  Units below = units_below(module);
+  require<InvalidArgument>(!below.empty(), [&] {
+    return str(function, ": no module in ", module.name(),
+               " was given to fully_shard.");
+  });
+  check_is_no_part(module, function);
+  return recurse == Recurse::yes ? std::move(below) : units_of(module);
 }
 
 // The units of a module that must have some.
@@ -34,6 +43,23 @@ std::vector<std::weak_ptr<Unit>> listed_units(
   return listed;
 }
 
+// Of those whose parameters travel.
+Units own_sharded_units(torch::nn::Module& module, const char* function) {
+  Units units = own_units(module, function);
+  for (const auto& unit : units) {
+    for (const auto& group : unit->groups()) {
+      require<InvalidArgument>(
+          group->options().strategy == Strategy::shard, [&] {
+            return str(function, ": unit '", unit->name(),
+                       "' is replicated: it is never gathered, and its "
+                       "gradients are summed by all-reduce. "
+                       "set_all_reduce_hook sees them.");
+          });
+    }
+  }
+  return units;
+}
+
 template <class Change>
 void change_groups(const Units& units, const Change& change) {
   for (const auto& unit : units) {
@@ -45,28 +71,32 @@ void change_groups(const Units& units, const Change& change) {
 
 void set_requires_gradient_sync(torch::nn::Module& module, Sync sync,
                                 Recurse recurse) {
-  for (const auto& unit : units_for(module, recurse)) {
+  for (const auto& unit :
+       units_for(module, recurse, "set_requires_gradient_sync")) {
     unit->gradient_sync = sync == Sync::on;
   }
 }
 
 void set_requires_all_reduce(torch::nn::Module& module, AllReduce all_reduce,
                              Recurse recurse) {
-  change_groups(units_for(module, recurse), [&](ParameterGroup& group) {
-    group.gradients().all_reduce = all_reduce == AllReduce::on;
-  });
+  change_groups(units_for(module, recurse, "set_requires_all_reduce"),
+                [&](ParameterGroup& group) {
+                  group.gradients().all_reduce = all_reduce == AllReduce::on;
+                });
 }
 
 void set_reshard_after_forward(torch::nn::Module& module, Reshard reshard,
                                Recurse recurse) {
-  for (const auto& unit : units_for(module, recurse)) {
+  for (const auto& unit :
+       units_for(module, recurse, "set_reshard_after_forward")) {
     unit->set_reshard_after_forward(reshard);
   }
 }
 
 void set_reshard_after_backward(torch::nn::Module& module, Reshard reshard,
                                 Recurse recurse) {
-  for (const auto& unit : units_for(module, recurse)) {
+  for (const auto& unit :
+       units_for(module, recurse, "set_reshard_after_backward")) {
     unit->reshard_after_backward =
         reshard != Reshard::never || unit->a_rank_owns_nothing();
   }
@@ -106,11 +136,7 @@ void set_all_reduce_hook(torch::nn::Module& module, AllReduceHook hook) {
 }
 
 void step_in_backward(torch::nn::Module& module, ShardStep step) {
-  const Units units = units_below(module);
-  require<InvalidArgument>(!units.empty(), [&] {
-    return str("step_in_backward: no module in ", module.name(),
-               " was given to fully_shard.");
-  });
+  const Units units = units_for(module, Recurse::yes, "step_in_backward");
   const auto shared =
       step ? std::make_shared<const ShardStep>(std::move(step)) : nullptr;
   for (const auto& unit : units) unit->step.set(shared);
@@ -136,14 +162,14 @@ void share_comm_ctx(const std::vector<torch::nn::Module*>& modules) {
 void set_custom_all_gather(torch::nn::Module& module,
                            std::shared_ptr<AllGather> all_gather) {
   change_groups(
-      own_units(module, "set_custom_all_gather"),
+      own_sharded_units(module, "set_custom_all_gather"),
       [&](ParameterGroup& group) { group.set_all_gather(all_gather); });
 }
 
 void set_custom_reduce_scatter(torch::nn::Module& module,
                                std::shared_ptr<ReduceScatter> reduce_scatter) {
   change_groups(
-      own_units(module, "set_custom_reduce_scatter"),
+      own_sharded_units(module, "set_custom_reduce_scatter"),
       [&](ParameterGroup& group) { group.set_reduce_scatter(reduce_scatter); });
 }
 

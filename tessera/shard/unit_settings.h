@@ -1,5 +1,6 @@
 // What may be changed between steps: FSDP2's methods of a sharded module, as
-// functions of the module. Every rank makes the same calls.
+// functions of the module. Every rank makes the same calls. All raise
+// InvalidArgument for a module that is not sharded, or is a part of a unit.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -92,7 +93,9 @@ void step_in_backward(torch::nn::Module& module, ShardStep step);
 void share_comm_ctx(const std::vector<torch::nn::Module*>& modules);
 
 /// How this module's own unit is gathered and reduced; null is the built-in
-/// way.
+/// way. What some ranks keep until backward (reshard_after_forward = n) is
+/// gathered among them in the built-in way. Errors: InvalidArgument for what
+/// `replicate` took, which neither is done to.
 void set_custom_all_gather(torch::nn::Module& module,
                            std::shared_ptr<AllGather> all_gather);
 void set_custom_reduce_scatter(torch::nn::Module& module,

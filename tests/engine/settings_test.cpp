@@ -163,6 +163,57 @@ TEST_F(Settings, AnUnshardThatIsNotWaitedForIsByTheFirstUse) {
   }
 }
 
+// Each function of a module, by its name.
+std::map<std::string, std::function<void(nn::Module&)>> setters() {
+  return {{"set_requires_gradient_sync",
+           [](nn::Module& m) { set_requires_gradient_sync(m, Sync::off); }},
+          {"set_requires_all_reduce",
+           [](nn::Module& m) {
+             set_requires_all_reduce(m, AllReduce::off, Recurse::no);
+           }},
+          {"set_reshard_after_forward",
+           [](nn::Module& m) { set_reshard_after_forward(m, Reshard::never); }},
+          {"set_reshard_after_backward",
+           [](nn::Module& m) {
+             set_reshard_after_backward(m, Reshard::never, Recurse::no);
+           }},
+          {"step_in_backward",
+           [](nn::Module& m) { step_in_backward(m, [](const auto&) {}); }},
+          {"unshard", [](nn::Module& m) { unshard(m); }},
+          {"reshard", [](nn::Module& m) { reshard(m); }}};
+}
+
+// It would act on the whole unit, or on nothing.
+TEST_F(Settings, AreRefusedForAPartOfAUnitWhichTheyName) {
+  on_ranks(1, [&](const World& world) {
+    Model model = build_sharded(world, make_net, kUnits);
+    for (const auto& [function, set] : setters()) {
+      const auto part = message_of([&] { set(*as_net(*model).a->f); });
+      EXPECT_TRUE(says(part, function + ": ")) << function;
+      EXPECT_TRUE(says(part, "lies inside unit 'a'")) << function;
+    }
+    EXPECT_TRUE(unit_named(*model, "a").gradient_sync);
+    // A module of whole units is not a part of one.
+    struct Pair : nn::Module {};
+    auto pair = std::make_shared<Pair>();
+    pair->register_module("a", as_net(*model).a.ptr());
+    pair->register_module("b", as_net(*model).b.ptr());
+    set_requires_gradient_sync(*pair, Sync::off);
+    EXPECT_FALSE(unit_named(*model, "a").gradient_sync);
+    EXPECT_TRUE(units_of(*model).at(0)->gradient_sync);
+  });
+}
+
+TEST_F(Settings, AreRefusedWhereNothingIsSharded) {
+  Model model = build(make_net);
+  for (const auto& [function, set] : setters()) {
+    if (function == "unshard" || function == "reshard") continue;  // FSDP2's
+    EXPECT_TRUE(
+        says(message_of([&] { set(*model); }), "was given to fully_shard"))
+        << function;
+  }
+}
+
 class CountingGather : public AllGather {
  public:
   c10::DataPtr allocate(size_t bytes, c10::Device device) override {
@@ -213,6 +264,24 @@ TEST_F(Settings, CustomCollectivesCarryTheUnitAndItsMemory) {
   });
 }
 
+TEST_F(Settings, CustomCollectivesAreRefusedWhereThereIsNothingToCarry) {
+  on_ranks(2, [&](const World& world) {
+    Model model = build(make_net);
+    replicate(*model, options_for(init_device_mesh(world)));
+    auto& block = *as_net(*model).a;
+    EXPECT_TRUE(says(message_of([&] {
+                       set_custom_all_gather(
+                           block, std::make_shared<CountingGather>());
+                     }),
+                     "set_custom_all_gather: unit 'a' is replicated"));
+    EXPECT_TRUE(says(message_of([&] {
+                       set_custom_reduce_scatter(
+                           block, std::make_shared<CountingReduce>());
+                     }),
+                     "set_custom_reduce_scatter: unit 'a' is replicated"));
+  });
+}
+
 TEST_F(Settings, WhatSomeRanksKeepIsGatheredAmongThemInBackward) {
   const Tensors mean = gradients_of_one_process(4, make_net, plain_loss);
   on_ranks(4, [&](const World& world) {
@@ -249,6 +318,41 @@ TEST_F(Settings, TreesThatShareACommContextUseTheStreamsOfTheFirst) {
                        share_comm_ctx({first.get(), as_net(*second).c.get()});
                      }),
                      "was not given to fully_shard"));
+  });
+}
+
+// An embedding's table, and a linear layer whose input wants no gradient: what
+// FSDP2 needs set_unshard_in_backward for.
+TEST_F(Settings, WhatBackwardDoesNotReadIsNotGatheredForIt) {
+  struct WordsImpl : nn::Module {
+    nn::Embedding table{nullptr};
+    nn::Linear first{nullptr}, middle{nullptr}, last{nullptr};
+    WordsImpl() {
+      table = register_module("table", nn::Embedding(7, 4));
+      first = register_module("first", nn::Linear(6, 4));
+      middle = register_module("middle", nn::Linear(4, 3));
+      last = register_module("last", nn::Linear(3, 2));
+    }
+    Tensor forward(const Tensor& x) {
+      const Tensor words = torch::arange(5);
+      return last(middle(torch::tanh(table(words) + first(x))));
+    }
+  };
+  const Make make = [] { return std::make_shared<WordsImpl>(); };
+  const Loss loss = [](nn::Module& m, const Turn& turn) {
+    return square_loss(dynamic_cast<WordsImpl&>(m).forward(input(turn)));
+  };
+  const Tensors mean = gradients_of_one_process(2, make, loss);
+  on_ranks(2, [&](const World& world) {
+    Model model = build(make);
+    FullyShardOptions options = options_for(init_device_mesh(world));
+    options.reshard_after_forward = Reshard::always;
+    shard(*model, options, {"table", "first", "middle", "last"});
+    loss(*model, {world.rank(), 0, 1}).backward();
+    EXPECT_EQ(gathers(*model, "table"), 1);
+    EXPECT_EQ(gathers(*model, "first"), 1);
+    EXPECT_EQ(gathers(*model, "middle"), 2) << "for its input's gradient";
+    expect_close(full_gradients(world, *model), mean, "gradient");
   });
 }
 

@@ -127,12 +127,30 @@ TEST_F(Fsdp2List, InAWorldOfOneNothingIsCommunicated) {
   });
 }
 
+TEST_F(Fsdp2List, UnitsAndParametersBearTheNamesThatTheRootGives) {
+  on_ranks(1, [](const World& world) {
+    Model model = build(make_net);
+    const auto options = options_for(init_device_mesh(world));
+    auto& net = as_net(*model);
+    fully_shard({net.a.get(), net.b.get()}, options);
+    fully_shard(*model, options);
+    EXPECT_EQ(units_of(*net.a).at(0)->name(), "a, b");
+    for (const auto& item : model->named_parameters()) {
+      EXPECT_EQ(spread_of(item.value())->name, item.key());
+    }
+  });
+}
+
 TEST_F(Fsdp2List, UnshardOfAModuleWithoutUnitDoesNothing) {
   on_ranks(2, [](const World& world) {
     Model model = build_sharded(world, make_net, kUnits);
+    auto whole = std::make_shared<nn::Module>("whole");
+    whole->register_module("net", model);
+    fully_shard(*whole, options_for(init_device_mesh(world)));  // none is left
     nn::Tanh nothing;
     unshard(*nothing);
-    unshard(*as_net(*model).a->f);  // inside a unit, none itself
+    unshard(*whole);
+    reshard(*whole);
     reshard(*nothing);
     expect_nothing_gathered(*model, "after unshard of no unit");
     plain_loss(*model, {world.rank(), 0, 1}).backward();

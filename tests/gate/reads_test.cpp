@@ -17,7 +17,9 @@ int64_t gathers_of(nn::Module& module) {
 }
 
 void reshard_all(nn::Module& module) {
-  for (const auto& named : named_modules(module)) reshard(*named.module);
+  for (const auto& named : named_modules(module)) {
+    if (is_fully_sharded(*named.module)) reshard(*named.module);
+  }
 }
 
 // Runs `body` on two ranks with a sharded net and the values it must show.
