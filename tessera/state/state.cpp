@@ -20,7 +20,7 @@ class OneValue final : public Stateful {
   }
   StateDict targets(const Stored&) override { return state_dict(); }
   void loaded(const StateDict&, const Stored& stored) override {
-    value_ = stored.nested();
+    value_ = stored.nested_over(state_dict());
   }
 
  private:
@@ -109,10 +109,12 @@ StateDict ValueState::state_dict() {
   return dict;
 }
 
-StateDict ValueState::targets(const Stored&) { return {}; }
+StateDict ValueState::targets(const Stored& stored) {
+  return stored.values.empty() ? state_dict() : StateDict();
+}
 
 void ValueState::loaded(const StateDict&, const Stored& stored) {
-  set_(stored.nested());
+  if (!stored.values.empty()) set_(stored.nested());
 }
 
 std::shared_ptr<Stateful> model_state(torch::nn::Module& model) {

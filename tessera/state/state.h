@@ -36,8 +36,8 @@ class State {
   /// all ranks: what differs needs a name of each rank's own.
   State& add(const std::string& name, Value value);
   template <class Number>
-    requires std::is_arithmetic_v<Number>
-  State& add(const std::string& name, Number value) {
+  requires std::is_arithmetic_v<Number> State& add(const std::string& name,
+                                                   Number value) {
     return add(name, Value(value));
   }
   /// A tensor, loaded in place: a shard or plain.
@@ -52,6 +52,7 @@ class State {
 };
 
 /// A value that is asked for when it is saved, and given when it was loaded.
+/// One of which nothing is stored is missing, and not given.
 class ValueState final : public Stateful {
  public:
   ValueState(std::function<Value()> get, std::function<void(const Value&)> set)

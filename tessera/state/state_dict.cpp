@@ -81,6 +81,12 @@ void add_value(StateDict& dict, const Path& path, const Value& value) {
 
 Value nested_value(const std::vector<std::pair<Path, Value>>& leaves) {
   if (leaves.size() == 1 && leaves[0].first.empty()) return leaves[0].second;
+  for (const auto& [path, value] : leaves) {
+    require<CheckpointError>(!path.empty(), [&] {
+      return str("checkpoint: the value ", value.show(),
+                 " has a name that is the name of others, too.");
+    });
+  }
   std::vector<Branch> branches = branches_of(leaves);
   const bool list = !branches.empty() &&
                     std::holds_alternative<int64_t>(branches.front().step);
@@ -106,6 +112,34 @@ Value Stored::nested() const {
   std::vector<std::pair<Path, Value>> leaves;
   for (const auto& [key, value] : values) {
     leaves.emplace_back(value_paths.at(key), value);
+  }
+  return nested_value(leaves);
+}
+
+namespace {
+
+bool begins_with(const Path& path, const Path& first) {
+  return first.size() <= path.size() &&
+         std::equal(first.begin(), first.end(), path.begin());
+}
+
+}  // namespace
+
+Value Stored::nested_over(const StateDict& own) const {
+  std::vector<std::pair<Path, Value>> leaves;
+  for (const auto& [key, value] : values) {
+    leaves.emplace_back(value_paths.at(key), value);
+  }
+  const size_t num_stored = leaves.size();
+  for (const StateEntry& entry : own) {
+    const bool free =
+        std::none_of(leaves.begin(),
+                     leaves.begin() + static_cast<std::ptrdiff_t>(num_stored),
+                     [&](const auto& leaf) {
+                       return begins_with(leaf.first, entry.path) ||
+                              begins_with(entry.path, leaf.first);
+                     });
+    if (free) leaves.emplace_back(entry.path, std::get<Value>(entry.leaf));
   }
   return nested_value(leaves);
 }

@@ -57,6 +57,7 @@ using StateDict = std::vector<StateEntry>;
 void add_value(StateDict& dict, const Path& path, const Value& value);
 
 /// The nested value whose leaves are `leaves`.
+/// Errors: CheckpointError when one's path leads through another.
 [[nodiscard]] Value nested_value(
     const std::vector<std::pair<Path, Value>>& leaves);
 
@@ -66,8 +67,11 @@ struct Stored {
   std::map<std::string, Value> values = {};      // by key
   std::map<std::string, Path> value_paths = {};  // of the same keys
 
-  /// All values as they were nested.
+  /// All values as they were nested. Errors: CheckpointError when the name of
+  /// one is the name of others, too.
   [[nodiscard]] Value nested() const;
+  /// The same; what of `own` was not stored stays.
+  [[nodiscard]] Value nested_over(const StateDict& own) const;
 };
 
 /// Something with a state of its own: a model, an optimizer, a data loader.
@@ -79,7 +83,7 @@ class Stateful {
   [[nodiscard]] virtual StateDict state_dict() = 0;
 
   /// Where a load puts tensors: those that `stored` should hold, and memory to
-  /// fill. Values in it are not looked at.
+  /// fill. Values in it are only names that `stored` should hold.
   [[nodiscard]] virtual StateDict targets(const Stored& stored) = 0;
 
   /// Takes what was loaded: tensors in `filled`, which `targets` gave, and the

@@ -1,5 +1,7 @@
 #include "tessera/state/value.h"
 
+#include <algorithm>
+
 #include "tessera/base/error.h"
 
 namespace tessera {
@@ -10,6 +12,16 @@ constexpr size_t kMostShown = 200;
 [[noreturn]] void refuse(const Value& value, const char* expected) {
   throw InvalidArgument(
       str("checkpoint value ", value.show(), " is not ", expected, "."));
+}
+
+// The first characters of a UTF-8 text; none is cut in half.
+std::string first_of(const std::string& text) {
+  size_t end = std::min(kMostShown, text.size());
+  const auto continues = [&](size_t at) {
+    return (static_cast<uint8_t>(text[at]) & 0xc0) == 0x80;
+  };
+  while (end > 0 && end < text.size() && continues(end)) --end;
+  return text.substr(0, end);
 }
 
 void show_items(const Value::Items& items, const char* open, const char* close,
@@ -116,7 +128,7 @@ std::string Value::show() const {
   if (const auto* value = get<int64_t>()) return str(*value);
   if (const auto* value = get<double>()) return str(*value);
   if (const auto* value = get<std::string>()) {
-    return "'" + value->substr(0, kMostShown) + "'";
+    return "'" + first_of(*value) + "'";
   }
   if (const auto* value = get<Bytes>()) {
     return str("(", value->bytes.size(), " bytes)");

@@ -248,5 +248,56 @@ TEST(Checkpoint, ValuesOfNestedKindsComeBackAsTheyWere) {
   EXPECT_EQ(loaded.at("groups").items().at(0), Value::dict({{"lr", 0.5}}));
 }
 
+TEST(Checkpoint, WithoutAValueLeavesItAsItIsOrSaysSo) {
+  const TemporaryFolder folder;
+  State saved;
+  saved.add("config", Value::dict({{"lr", 0.5}}));
+  save(folder / "a", saved);
+  std::vector<Value> given;
+  State state;
+  state.add("step", 5)
+      .add("config", Value::dict({{"lr", 0.1}, {"name", "b"}}))
+      .add("loader", std::make_shared<ValueState>(
+                         [] {
+                           return Value::dict({{"epoch", 3}});
+                         },
+                         [&](const Value& value) { given.push_back(value); }));
+  const std::string error =
+      message_of<CheckpointError>([&] { load(folder / "a", state); });
+  EXPECT_NE(error.find("lacks 'config.name', 'loader.epoch', 'step'"),
+            std::string::npos)
+      << error;
+  const KeyReport report = load(folder / "a", state, {.strict = Strict::no});
+  EXPECT_EQ(report.missing,
+            (std::vector<std::string>{"config.name", "loader.epoch", "step"}));
+  EXPECT_EQ(state.value("step"), Value(5));
+  EXPECT_EQ(state.value("config"), Value::dict({{"lr", 0.5}, {"name", "b"}}));
+  EXPECT_TRUE(given.empty());
+}
+
+// A message of a save shows the first characters of each value.
+TEST(Checkpoint, HoldsTextsOfAnyLengthInAnyAlphabet) {
+  const TemporaryFolder folder;
+  std::string text = "a";
+  for (int i = 0; i < 300; ++i) text += "\u00f6\u20ac";
+  State state;
+  for (int skipped = 0; skipped < 6; ++skipped) {
+    state.add(str("text", skipped), std::string(skipped, 'b') + text);
+  }
+  save(folder / "a", state);
+  State loaded;
+  loaded.add("text3", "");
+  load(folder / "a", loaded);
+  EXPECT_EQ(loaded.value("text3").as_text(), "bbb" + text);
+}
+
+// A `.metadata` may say so.
+TEST(Checkpoint, AValueThatIsAlsoTheNameOfOthersIsRefused) {
+  EXPECT_NE(message_of<CheckpointError>([] {
+              (void)nested_value({{{}, Value(1)}, {{"a"}, Value(2)}});
+            }).find("is the name of others, too"),
+            std::string::npos);
+}
+
 }  // namespace
 }  // namespace tessera::checkpoint
