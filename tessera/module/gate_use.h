@@ -129,8 +129,9 @@ class GateUse {
 class AutocastCacheOff {
  public:
   AutocastCacheOff() {
-    const auto included = c10::impl::tls_local_dispatch_key_set().included_;
-    if (!included.has_any(c10::autocast_dispatch_keyset)) return;
+    // Autocast is on where its key is not excluded; nothing includes it.
+    const auto excluded = c10::impl::tls_local_dispatch_key_set().excluded_;
+    if (excluded.has_all(c10::autocast_dispatch_keyset)) return;
     restore_ = at::autocast::is_autocast_cache_enabled();
     if (restore_) at::autocast::set_autocast_cache_enabled(false);
   }

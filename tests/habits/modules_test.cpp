@@ -322,8 +322,26 @@ def f(x, w):
       {.units = kUnits, .steps = 4});
 }
 
+// Autocast --------------------------------------------------------------------
+
+// To bfloat16, while it lives.
+class Autocast {
+ public:
+  Autocast() {
+    at::autocast::set_autocast_enabled(at::kCPU, true);
+    at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
+    at::autocast::increment_nesting();
+  }
+  ~Autocast() {
+    if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
+    at::autocast::set_autocast_enabled(at::kCPU, false);
+  }
+  Autocast(const Autocast&) = delete;
+  Autocast& operator=(const Autocast&) = delete;
+};
+
 // 2e-2: arithmetic in bfloat16.
-TEST_F(Modules, AutocastKeepsNoCopiesOfWeights) {
+TEST_F(Modules, AutocastTrainsAsOneProcess) {
   torch::set_default_dtype(c10::scalarTypeToTypeMeta(torch::kFloat));
   const Make make = [] {
     return nn::Sequential(nn::Conv1d(3, 4, 3), nn::Flatten(), nn::Linear(20, 2))
@@ -332,16 +350,36 @@ TEST_F(Modules, AutocastKeepsNoCopiesOfWeights) {
   expect_agreement(
       make,
       [](nn::Module& m, const Turn& turn) {
-        at::autocast::set_autocast_enabled(at::kCPU, true);
-        at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
-        at::autocast::increment_nesting();
-        const Tensor y = dynamic_cast<nn::SequentialImpl&>(m).forward(
-            noise(turn.rank + turn.step, {4, 3, 7}).to(torch::kFloat));
-        if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
-        at::autocast::set_autocast_enabled(at::kCPU, false);
+        const Tensor x =
+            noise(turn.rank + turn.step, {4, 3, 7}).to(torch::kFloat);
+        const Tensor y = [&] {
+          const Autocast autocast;
+          return dynamic_cast<nn::SequentialImpl&>(m).forward(x);
+        }();
         return square_loss(y.to(torch::kFloat));
       },
       {.units = {"0", "2"}, .steps = 3, .tolerance = 2e-2});
+}
+
+// A copy that is kept shows in what a changed weight computes.
+TEST_F(Modules, AutocastKeepsNoCopiesOfWeights) {
+  torch::set_default_dtype(c10::scalarTypeToTypeMeta(torch::kFloat));
+  on_ranks(2, [](const World& world) {
+    Model model = build_sharded(world, make_net, kUnits);
+    const Tensor x = input(world.rank(), 0).to(torch::kFloat);
+    const auto compute = [&] { return as_net(*model).forward(x); };
+    const Autocast autocast;
+    const Tensor before = compute();
+    {
+      torch::NoGradGuard no_grad;
+      for (Tensor& p : model->parameters()) p.mul_(2);
+    }
+    const Tensor after = compute();
+    EXPECT_FALSE(torch::equal(after, before));
+    at::autocast::set_autocast_cache_enabled(false);  // on this thread
+    EXPECT_TRUE(torch::equal(after, compute()));
+    at::autocast::set_autocast_cache_enabled(true);
+  });
 }
 
 }  // namespace
