@@ -3,11 +3,15 @@
 #include <sstream>
 
 #include "tests/support/net.h"
+#include "tests/support/warm_reader.h"
 
 namespace tessera::test {
 namespace {
 
-using Writes = DoubleByDefault;
+class Writes : public DoubleByDefault {
+ protected:
+  static void SetUpTestSuite() { warm_torch_reader(); }
+};
 
 void with_net(const std::function<void(const World&, NetImpl&)>& body) {
   on_ranks(2, [&](const World& world) {

@@ -4,6 +4,7 @@
 #include "tessera/optim/adamw.h"
 #include "tessera/optim/clip_grad_norm.h"
 #include "tests/support/net.h"
+#include "tests/support/warm_reader.h"
 
 namespace tessera::test {
 namespace {
@@ -100,6 +101,7 @@ TEST_F(Optimizers, OneOverMembersIsNamedWhenItSteps) {
 }
 
 TEST_F(Optimizers, SaveAndLoadTheirState) {
+  warm_torch_reader();
   on_ranks(2, [](const World& world) {
     Model model = build_sharded(world, make_net, kUnits);
     torch::optim::Adam adam(model->parameters(), 0.1);
