@@ -13,6 +13,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/fnv_hash.h"
 #include "tessera/module/gate.h"
+#include "tessera/shard/check_precision.h"
 
 namespace tessera {
 
@@ -60,6 +61,7 @@ void check_options(const FullyShardOptions& options) {
         "fully_shard: no mesh given; set FullyShardOptions::mesh, for example "
         "to init_device_mesh(world).");
   });
+  check_policy(options.mp_policy);
   require<InvalidState>(!c10::InferenceMode::is_enabled(), [] {
     return tessera::str(
         "fully_shard: inside InferenceMode, where it would make parameters "

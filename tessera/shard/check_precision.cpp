@@ -21,7 +21,24 @@ at::Tensor running_mean_of(const torch::nn::Module& module) {
   return mean ? *mean : at::Tensor();
 }
 
+void check_dtype(const char* field,
+                 const std::optional<c10::ScalarType>& dtype) {
+  const bool fits = !dtype || *dtype == c10::kHalf ||
+                    *dtype == c10::kBFloat16 || *dtype == c10::kFloat ||
+                    *dtype == c10::kDouble;
+  require<InvalidArgument>(fits, [&] {
+    return str("fully_shard: mp_policy's ", field, " ", *dtype,
+               "; expected Half, BFloat16, Float or Double.");
+  });
+}
+
 }  // namespace
+
+void check_policy(const MixedPrecisionPolicy& policy) {
+  check_dtype("param_dtype", policy.param_dtype);
+  check_dtype("reduce_dtype", policy.reduce_dtype);
+  check_dtype("output_dtype", policy.output_dtype);
+}
 
 void check_precision(const std::vector<FoundParameter>& parameters,
                      const MixedPrecisionPolicy& policy) {

@@ -9,6 +9,10 @@
 
 namespace tessera {
 
+/// Dtypes in which nothing can be computed, summed or given back. Errors:
+/// InvalidArgument.
+void check_policy(const MixedPrecisionPolicy& policy);
+
 /// A BatchNorm that keeps running statistics takes no parameters of another
 /// dtype than these have. Errors: Unsupported, with the remedy.
 void check_precision(const std::vector<FoundParameter>& parameters,

@@ -29,7 +29,8 @@ namespace tessera {
 /// Meta parameters stay without data until `materialize`. Parameters on another
 /// device than the mesh's are moved, and so are buffers.
 /// Errors: InvalidArgument for a mesh of three axes, a 0-dim or integer
-///         parameter, a ParameterList or ParameterDict; InvalidState for a
+///         parameter, a ParameterList or ParameterDict, a policy of other than
+///         16, 32 or 64-bit floating dtypes; InvalidState for a
 ///         second call on the same module, an optimizer or other handle made
 ///         before, or ranks that start from different values; Unsupported for
 ///         non-contiguous parameters and Embedding with max_norm. Nothing is

@@ -40,6 +40,36 @@ bool mixes_dtypes(const LayerCase& layer_case) {
                    });
 }
 
+// Gradients cut to whole numbers, say, would be zeros without a word.
+TEST(MixedPrecisionPolicy, WithADtypeThatHoldsNoGradientsIsRefused) {
+  const auto refusal = [](const MixedPrecisionPolicy& policy) {
+    std::string message;
+    run_ranks(
+        1,
+        [&](const World& world) {
+          torch::nn::Linear linear(3, 2);
+          try {
+            fully_shard(*linear,
+                        {.mesh = init_device_mesh(world), .mp_policy = policy});
+          } catch (const InvalidArgument& error) {
+            message = error.what();
+          }
+          EXPECT_FALSE(is_fully_sharded(*linear));
+        },
+        kDeadline);
+    return message;
+  };
+  for (const auto& [field, policy] :
+       std::vector<std::pair<std::string, MixedPrecisionPolicy>>{
+           {"param_dtype Int", {.param_dtype = torch::kInt}},
+           {"param_dtype ComplexFloat", {.param_dtype = torch::kComplexFloat}},
+           {"reduce_dtype Bool", {.reduce_dtype = torch::kBool}},
+           {"reduce_dtype Float8_e5m2", {.reduce_dtype = torch::kFloat8_e5m2}},
+           {"output_dtype Long", {.output_dtype = torch::kLong}}}) {
+    EXPECT_NE(refusal(policy).find(field), std::string::npos) << field;
+  }
+}
+
 class LayerInBfloat16 : public ::testing::TestWithParam<LayerCase> {};
 
 TEST_P(LayerInBfloat16, TrainsAlmostAsInFloatOrRaises) {
