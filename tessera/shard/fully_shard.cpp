@@ -196,6 +196,11 @@ void shard(const Modules& modules, FullyShardOptions options,
   require<InvalidArgument>(!modules.empty(), [] {
     return str("fully_shard: the list of modules is empty.");
   });
+  for (size_t i = 0; i < modules.size(); ++i) {
+    require<InvalidArgument>(modules[i] != nullptr, [&] {
+      return str("fully_shard: module ", i, " of the list is null.");
+    });
+  }
   install_gate();
   check_modules(modules, options.ignored_params);
   Found found = find(modules, options);

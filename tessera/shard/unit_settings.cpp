@@ -1,5 +1,6 @@
 #include "tessera/shard/unit_settings.h"
 
+#include <cmath>
 #include <utility>
 
 #include "tessera/base/error.h"
@@ -38,6 +39,9 @@ std::vector<std::weak_ptr<Unit>> listed_units(
     const std::vector<torch::nn::Module*>& modules, const char* function) {
   std::vector<std::weak_ptr<Unit>> listed;
   for (torch::nn::Module* module : modules) {
+    require<InvalidArgument>(module != nullptr, [&] {
+      return str(function, ": a module of the list is null.");
+    });
     for (auto& unit : own_units(*module, function)) listed.push_back(unit);
   }
   return listed;
@@ -120,10 +124,11 @@ void set_modules_to_backward_prefetch(
 
 void set_gradient_divide_factor(torch::nn::Module& module,
                                 std::optional<double> factor) {
-  require<InvalidArgument>(!factor || *factor > 0, [&] {
-    return str("set_gradient_divide_factor: got ", *factor,
-               "; expected a number above 0.");
-  });
+  require<InvalidArgument>(
+      !factor || (*factor > 0 && std::isfinite(*factor)), [&] {
+        return str("set_gradient_divide_factor: got ", *factor,
+                   "; expected a finite number above 0.");
+      });
   change_groups(
       own_units(module, "set_gradient_divide_factor"),
       [&](ParameterGroup& group) { group.gradients().divide_factor = factor; });
@@ -148,6 +153,9 @@ void step_in_backward(torch::nn::Module& module, ShardStep step) {
 void share_comm_ctx(const std::vector<torch::nn::Module*>& modules) {
   std::shared_ptr<const ShardLanes> shared;
   for (torch::nn::Module* module : modules) {
+    require<InvalidArgument>(module != nullptr, [] {
+      return str("share_comm_ctx: a module of the list is null.");
+    });
     const auto units = own_units(*module, "share_comm_ctx");
     if (!shared) shared = units[0]->context()->lanes();
     require<InvalidArgument>(

@@ -48,8 +48,8 @@ void set_reshard_after_backward(torch::nn::Module& module, Reshard reshard,
 
 /// When `module` is gathered in forward (backward), the gathers of `modules`
 /// are started too, in this order, in place of those that a learned order would
-/// start. Wrong lists cost time, never numbers. An empty list gives the choice
-/// back.
+/// start. Wrong lists cost time, never numbers; modules of another tree are
+/// passed over. An empty list gives the choice back.
 /// Errors: InvalidArgument for a module that was not given to fully_shard.
 void set_modules_to_forward_prefetch(
     torch::nn::Module& module, const std::vector<torch::nn::Module*>& modules);
@@ -58,7 +58,7 @@ void set_modules_to_backward_prefetch(
 
 /// Gradients of this module's own unit are divided by `factor` instead of by
 /// the number of ranks; `{}` gives that back. Not recursive, as in FSDP2.
-/// Errors: InvalidArgument for a factor that is not above 0.
+/// Errors: InvalidArgument for a factor that is not above 0 and finite.
 void set_gradient_divide_factor(torch::nn::Module& module,
                                 std::optional<double> factor);
 

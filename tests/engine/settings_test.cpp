@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <cmath>
+
 #include "tessera/shard/unit.h"
 #include "tests/support/net.h"
 #include "tests/support/units.h"
@@ -78,6 +80,11 @@ TEST_F(Settings, GradientsAreDividedByTheFactorOfTheModulesOwnUnitOnce) {
       expect_close(got.at("a.f.weight"),
                    mean.at("a.f.weight") * world_size / 0.5, "a");
       expect_close(got.at("b.f.weight"), mean.at("b.f.weight"), "b");
+      for (const double factor : {0.0, -1.0, std::nan(""), HUGE_VAL}) {
+        EXPECT_TRUE(says(
+            message_of([&] { set_gradient_divide_factor(*model, factor); }),
+            "expected a finite number above 0"));
+      }
       set_gradient_divide_factor(*as_net(*model).a, {});
       model->zero_grad();
       loss_of(world, *model).backward();
@@ -141,6 +148,10 @@ TEST_F(Settings, APrefetchListNamesModulesThatAreNoUnits) {
                        set_modules_to_forward_prefetch(*net.a, {net.c.get()});
                      }),
                      "was not given to fully_shard"));
+    EXPECT_TRUE(says(message_of([&] {
+                       set_modules_to_backward_prefetch(*net.a, {nullptr});
+                     }),
+                     "a module of the list is null"));
   });
 }
 

@@ -70,6 +70,10 @@ TEST_F(WrongInFsdp2, AFailedCallLeavesTheModuleUsable) {
                       [](nn::Module&, auto& options) {
                         fully_shard(std::vector<nn::Module*>(), options);
                       });
+  expect_usable_after("module 1 of the list is null",
+                      [](nn::Module& model, auto& options) {
+                        fully_shard({&model, nullptr}, options);
+                      });
   expect_usable_after("not contiguous", [](nn::Module& model, auto& options) {
     // A parameter that no call takes, put back afterwards.
     auto& layer = *as_net(model).b->f;
