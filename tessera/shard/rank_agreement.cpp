@@ -28,7 +28,9 @@ constexpr auto kUnlike =
     "the ranks have issued different collectives since the last check: blocks "
     "of different units may have been mixed. A parameter was read on some "
     "ranks only (a print, a norm or a branch on one rank), or the ranks run "
-    "different models.";
+    "different models. Units that some ranks leave out in a step, such as "
+    "experts, are gathered on all ranks all the same: give them "
+    "Reshard::never, and call unshard on each before forward.";
 
 /// Where all ranks find it at the same time.
 [[noreturn]] void raise_unlike(const ShardLanes& lanes) {

@@ -62,6 +62,7 @@ TEST_F(Rules, BackwardComparesWhatTheRanksHaveIssued) {
     }
     const std::string message = message_of([&] { loss().backward(); });
     EXPECT_TRUE(says(message, "have issued different collectives"));
+    EXPECT_TRUE(says(message, "unshard"));  // the remedy
     EXPECT_TRUE(says(message, "rank 0: "));
     EXPECT_TRUE(says(message, "rank 2: "));
   });
