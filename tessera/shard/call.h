@@ -9,21 +9,15 @@
 
 #include <torch/nn/module.h>
 
-#include <tuple>
+#include <memory>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "tessera/shard/each_tensor.h"
 #include "tessera/shard/unit.h"
 
 namespace tessera {
-
-namespace internal {
-template <class T>
-inline constexpr bool is_tuple = false;
-template <class... T>
-inline constexpr bool is_tuple<std::tuple<T...>> = true;
-}  // namespace internal
 
 /// One call under way. Used through `call`.
 class CallScope {
@@ -36,12 +30,14 @@ class CallScope {
   at::Tensor input(const at::Tensor& tensor) const;
   at::Tensor output(const at::Tensor& tensor) const;
 
+  /// A copy with its tensors cast, or `value` itself where none is found.
   template <class T>
   decltype(auto) input(T&& value) const
       requires(!std::is_same_v<std::decay_t<T>, at::Tensor>) {
-    if constexpr (std::is_same_v<std::decay_t<T>, std::vector<at::Tensor>>) {
-      std::vector<at::Tensor> cast;
-      for (const at::Tensor& tensor : value) cast.push_back(input(tensor));
+    if constexpr (internal::TensorsIn<std::decay_t<T>>::some) {
+      std::decay_t<T> cast = std::forward<T>(value);
+      internal::change_tensors(
+          cast, [this](const at::Tensor& tensor) { return input(tensor); });
       return cast;
     } else {
       return std::forward<T>(value);
@@ -50,10 +46,9 @@ class CallScope {
 
   template <class T>
   T output(T value) const requires(!std::is_same_v<T, at::Tensor>) {
-    if constexpr (std::is_same_v<T, std::vector<at::Tensor>>) {
-      for (at::Tensor& tensor : value) tensor = output(tensor);
-    } else if constexpr (internal::is_tuple<T>) {
-      std::apply([&](auto&... part) { ((part = output(part)), ...); }, value);
+    if constexpr (internal::TensorsIn<T>::known) {
+      internal::change_tensors(
+          value, [this](const at::Tensor& tensor) { return output(tensor); });
     } else {
       refuse_unknown_output();
     }
@@ -68,8 +63,9 @@ class CallScope {
 };
 
 /// Returns `module->forward(inputs...)`, cast as above. `module` is a module
-/// holder or a pointer to a module. Inputs that are tensors or vectors of
-/// tensors are cast; outputs may be a tensor, a vector or tuple of tensors.
+/// holder or a pointer to a module. Tensors are cast wherever each_tensor.h
+/// finds them. A type of your own is passed on as it is: in inputs the
+/// operators cast then; as output it is an error where an output_dtype is set.
 template <class Module, class... Inputs>
 auto call(Module&& module, Inputs&&... inputs) {
   CallScope scope(*module);

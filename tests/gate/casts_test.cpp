@@ -196,6 +196,41 @@ TEST_F(Casts, CallCastsInputsAndOutputsAtTheBoundary) {
   });
 }
 
+// FSDP2 looks into every container of inputs and outputs.
+struct NestedImpl : nn::Module {
+  using Item = std::pair<Tensor, int64_t>;
+  using Items = std::map<std::string, std::vector<Item>>;
+  nn::Linear f{nullptr};
+  std::vector<c10::ScalarType> seen;
+
+  NestedImpl() { f = register_module("f", nn::Linear(6, 4)); }
+  std::tuple<std::optional<Tensor>, Items> forward(
+      const std::optional<Tensor>& mask, const Items& items) {
+    const Item& item = items.at("x").at(0);
+    seen = {mask->scalar_type(), item.first.scalar_type()};
+    return {f(item.first) * *mask, {{"y", {{f(item.first), item.second}}}}};
+  }
+};
+
+TEST_F(Casts, CallFindsTensorsInNestedContainers) {
+  on_ranks(2, [](const World& world) {
+    Model model = build([] { return std::make_shared<NestedImpl>(); });
+    FullyShardOptions options = bfloat16_options(world);
+    options.mp_policy.output_dtype = torch::kFloat;
+    fully_shard(*model, options);
+    auto nested = std::dynamic_pointer_cast<NestedImpl>(model);
+    const NestedImpl::Items items = {{"x", {{float_noise({5, 6}), 7}}}};
+    const auto [masked, more] =
+        call(nested, std::optional<Tensor>(float_noise({5, 4})), items);
+    EXPECT_EQ(nested->seen, std::vector(2, torch::kBFloat16));
+    EXPECT_EQ(masked->scalar_type(), torch::kFloat);
+    EXPECT_EQ(more.at("y").at(0).first.scalar_type(), torch::kFloat);
+    EXPECT_EQ(more.at("y").at(0).second, 7);
+    EXPECT_EQ(items.at("x").at(0).first.scalar_type(), torch::kFloat)
+        << "the caller's own";
+  });
+}
+
 TEST_F(Casts, AUnitWithAnOutputDtypeMustBeCalledThroughCall) {
   on_ranks(2, [](const World& world) {
     Model layer = build([] { return nn::Linear(6, 4).ptr(); });
