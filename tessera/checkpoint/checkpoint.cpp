@@ -42,6 +42,7 @@ struct Target {
 struct ReadJob {
   std::string key;
   const StateTensor* tensor = nullptr;
+  std::pair<std::string, uint64_t> place = {};  // file and offset of the first
 };
 
 class Load {
@@ -69,6 +70,7 @@ class Load {
     const bool same = report.missing.empty() && report.unexpected.empty();
     require<CheckpointError>(options_.strict == Strict::no || same,
                              [&] { return describe(report); });
+    std::ranges::stable_sort(jobs_, {}, &ReadJob::place);  // files end to end
     return report;
   }
 
@@ -148,10 +150,15 @@ class Load {
       return;  // missing
     }
     check_wanted(metadata, {key, tensor->sizes, tensor->boxes});
+    ReadJob job{key, tensor};
+    const std::vector<StoredBox>& stored = metadata.tensors.at(key).boxes;
     for (const Box& box : tensor->boxes) {
-      (void)find_overlaps(metadata.tensors.at(key).boxes, box, key);
+      for (const Overlap& overlap : find_overlaps(stored, box, key)) {
+        const ItemPlace& place = stored[overlap.stored].place;
+        if (job.place.first.empty()) job.place = {place.file, place.offset};
+      }
     }
-    jobs_.push_back({key, tensor});
+    jobs_.push_back(std::move(job));
   }
 
   std::string describe(const KeyReport& report) const {

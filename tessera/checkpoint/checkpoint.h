@@ -62,7 +62,7 @@ struct LoadOptions {
 /// Loads the folder `path` into `state`, in place. Collective.
 ///
 /// Each rank reads the bytes that it needs, large tensors by several threads.
-/// Host memory beside the state: 2 MiB for each thread, for tensors of another
+/// Host memory beside the state: 512 KiB for each thread, for tensors of another
 /// dtype, which are converted, and those that are not in host memory. Missing
 /// are keys that the state has and the checkpoint has not; unexpected are
 /// tensors below one of the state's names that it has not. Errors:

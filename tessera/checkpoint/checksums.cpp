@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/error.h"
+#include "tessera/checkpoint/storage.h"
 
 namespace tessera::checkpoint {
 
@@ -25,6 +26,11 @@ Checksums parse_checksums(std::string_view text, const std::string& path) {
     const json object = json::parse(text);
     Checksums checksums;
     for (const auto& [name, entry] : object.at("files").items()) {
+      require<CheckpointError>(is_plain_name(name), [&] {
+        return str("file '", name,
+                   "' is not a plain name; it would lead out of the "
+                   "checkpoint");
+      });
       const std::string crc = entry.at("crc32");
       checksums[name] = {entry.at("bytes").get<uint64_t>(),
                          static_cast<uint32_t>(std::stoul(crc, nullptr, 16))};

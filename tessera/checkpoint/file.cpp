@@ -36,7 +36,9 @@ File::~File() {
 }
 
 File File::open(const std::string& path) {
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  // Without O_NONBLOCK a pipe is opened once another process writes to it.
+  const int descriptor =
+      ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor < 0) raise_errno("open", path);
   File file(path, descriptor);
   struct stat info {};
@@ -115,6 +117,15 @@ void File::sync() {
 
 void File::drop_pages() {
   ::posix_fadvise(descriptor_, 0, 0, POSIX_FADV_DONTNEED);
+}
+
+// Only whole pages are dropped: the range is rounded to those around it.
+void File::drop_pages(uint64_t offset, uint64_t count) const {
+  constexpr uint64_t kPage = 4096;
+  const uint64_t begin = offset / kPage * kPage;
+  const uint64_t end = (offset + count + kPage - 1) / kPage * kPage;
+  ::posix_fadvise(descriptor_, static_cast<off_t>(begin),
+                  static_cast<off_t>(end - begin), POSIX_FADV_DONTNEED);
 }
 
 std::string read_file(const std::string& path, uint64_t most) {

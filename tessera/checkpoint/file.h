@@ -35,6 +35,8 @@ class File {
   void sync();
   /// Drops the file's pages from memory, for benchmarks.
   void drop_pages();
+  /// Drops those in which a range lies. A hint.
+  void drop_pages(uint64_t offset, uint64_t count) const;
 
  private:
   File(std::string path, int descriptor)

@@ -8,6 +8,8 @@ namespace tessera::checkpoint {
 namespace {
 
 constexpr uint64_t kWindow = 8192;
+constexpr uint64_t kLarge = 1 << 20;
+constexpr uint64_t kReadAhead = 128 << 10;  // what comes with a small read
 
 }  // namespace
 
@@ -24,6 +26,14 @@ FileSlice::FileSlice(const ReadableFile& file, uint64_t offset, uint64_t length)
 
 std::string FileSlice::name() const {
   return str("item at byte ", offset_, " of '", file_.path(), "'");
+}
+
+void FileSlice::forget_ends() const {
+  if (length_ < kLarge) return;
+  for (const Window* window : {&head_, &tail_}) {
+    if (window->bytes.empty()) continue;
+    file_.forget(offset_ + window->begin, window->bytes.size() + kReadAhead);
+  }
 }
 
 void FileSlice::read(uint64_t position, std::span<std::byte> into) const {

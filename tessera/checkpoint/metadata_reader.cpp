@@ -5,6 +5,7 @@
 #include "tessera/base/error.h"
 #include "tessera/checkpoint/metadata.h"
 #include "tessera/checkpoint/pickle.h"
+#include "tessera/checkpoint/storage.h"
 
 namespace tessera::checkpoint {
 namespace {
@@ -187,11 +188,7 @@ class MetadataReader {
     ItemPlace place{.file = text(attribute(state, "relative_path")),
                     .offset = position(attribute(state, "offset")),
                     .num_bytes = position(attribute(state, "length"))};
-    const bool plain = !place.file.empty() && place.file != "." &&
-                       place.file != ".." &&
-                       place.file.find_first_of(std::string_view("/\\\0", 3)) ==
-                           std::string::npos;
-    if (!plain) {
+    if (!is_plain_name(place.file)) {
       refuse(node, str("file '", place.file,
                        "' is not a plain name; it would "
                        "lead out of the checkpoint"));

@@ -118,6 +118,7 @@ ItemTensor CheckpointReader::read_item(const std::string& key,
   const Dtype dtype = metadata_.tensors.at(key).dtype;
   const FileSlice slice = slice_of(key, stored.place);
   const ItemTensor item = read_tensor_item(slice);
+  slice.forget_ends();
   require<CheckpointError>(item.sizes == stored.box.lengths, [&] {
     return str(
         "'", key, "': ", slice.name(),

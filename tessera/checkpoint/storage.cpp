@@ -28,6 +28,9 @@ class LocalFile final : public ReadableFile, public WritableFile {
   void read(uint64_t offset, std::span<std::byte> into) const override {
     file_.read(offset, into);
   }
+  void forget(uint64_t offset, uint64_t count) const override {
+    file_.drop_pages(offset, count);
+  }
   void write(uint64_t offset, std::span<const std::byte> from) override {
     file_.write(offset, from);
   }
@@ -162,6 +165,12 @@ std::string base_name(const std::string& path) {
   return (normal.has_filename() ? normal : normal.parent_path())
       .filename()
       .string();
+}
+
+bool is_plain_name(std::string_view name) {
+  return !name.empty() && name != "." && name != ".." &&
+         name.find_first_of(std::string_view("/\\\0", 3)) ==
+             std::string_view::npos;
 }
 
 bool is_folder(const std::string& path) {

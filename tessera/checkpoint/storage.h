@@ -21,6 +21,8 @@ class ReadableFile {
   [[nodiscard]] virtual uint64_t size() const = 0;
   /// Fills all of `into`. Errors: CheckpointError with path and reason.
   virtual void read(uint64_t offset, std::span<std::byte> into) const = 0;
+  /// A hint: what was read there is not needed in memory.
+  virtual void forget(uint64_t /*offset*/, uint64_t /*count*/) const {}
 };
 
 /// Threads may write different ranges at once.
@@ -84,6 +86,8 @@ class Storage {
 [[nodiscard]] std::string base_name(const std::string& path);
 
 [[nodiscard]] bool is_folder(const std::string& path);
+/// Whether `name` is one of a file in a folder, and leads nowhere else.
+[[nodiscard]] bool is_plain_name(std::string_view name);
 
 /// Writes a file by `write` under a temporary name, syncs, and puts it in the
 /// place of `path`. An error leaves what was there, and no temporary file.

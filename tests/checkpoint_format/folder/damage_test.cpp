@@ -1,5 +1,6 @@
 // Checkpoints that were cut, flipped, swapped or robbed after they were saved.
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include "tessera/checkpoint/folders.h"
 #include "tessera/checkpoint/zip_writer.h"
@@ -46,6 +47,19 @@ TEST_F(Damage, ACutFileIsNamedBeforeAnythingIsLoaded) {
     EXPECT_THROW(CheckpointReader reader(path_), CheckpointError);
     expect_found("the file is cut");
   }
+}
+
+TEST_F(Damage, APipeInPlaceOfAFileIsNoReasonToWait) {
+  std::filesystem::remove(file("__1_0.distcp"));
+  ASSERT_EQ(::mkfifo(file("__1_0.distcp").c_str(), 0600), 0);
+  expect_found("it is not a regular file");
+}
+
+TEST_F(Damage, ChecksumsLeadToNoFileOutsideOfTheFolder) {
+  write_bytes(folder_ / "other", "abc");
+  write_bytes(file("tessera_checksums.json"),
+              R"({"files": {"../other": {"bytes": 3, "crc32": "352441c2"}}})");
+  expect_found("'../other' is not a plain name");
 }
 
 void swap_files(const std::string& one, const std::string& other) {

@@ -1,6 +1,7 @@
 // Which bytes are read for a box, in which parts, and by how many threads.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <mutex>
@@ -56,33 +57,46 @@ bool is_part(std::span<const std::byte> bytes, const Box& box, int64_t width) {
 // The disk, with a word in all reads of tensors' data.
 class WatchedStorage final : public HookedStorage {
  public:
-  explicit WatchedStorage(std::function<void(size_t)> on_read)
+  using Forget = std::function<void(uint64_t offset, uint64_t count)>;
+
+  explicit WatchedStorage(std::function<void(size_t)> on_read,
+                          Forget on_forget = {})
       : HookedStorage([](int64_t, const std::string&) {}),
-        on_read_(std::move(on_read)) {}
+        on_read_(std::move(on_read)),
+        on_forget_(std::move(on_forget)) {}
 
   std::unique_ptr<ReadableFile> open(const std::string& path) override {
-    return std::make_unique<Watched>(HookedStorage::open(path), on_read_);
+    return std::make_unique<Watched>(HookedStorage::open(path), on_read_,
+                                     on_forget_);
   }
 
  private:
   class Watched final : public ReadableFile {
    public:
     Watched(std::unique_ptr<ReadableFile> inner,
-            std::function<void(size_t)> on_read)
-        : inner_(std::move(inner)), on_read_(std::move(on_read)) {}
+            std::function<void(size_t)> on_read, Forget on_forget)
+        : inner_(std::move(inner)),
+          on_read_(std::move(on_read)),
+          on_forget_(std::move(on_forget)) {}
     const std::string& path() const override { return inner_->path(); }
     uint64_t size() const override { return inner_->size(); }
     void read(uint64_t offset, std::span<std::byte> into) const override {
       if (into.size() >= kLarge) on_read_(into.size());
       inner_->read(offset, into);
     }
+    void forget(uint64_t offset, uint64_t count) const override {
+      if (on_forget_) on_forget_(offset, count);
+      inner_->forget(offset, count);
+    }
 
    private:
     std::unique_ptr<ReadableFile> inner_;
     std::function<void(size_t)> on_read_;
+    Forget on_forget_;
   };
 
   std::function<void(size_t)> on_read_;
+  Forget on_forget_;
 };
 
 TEST(BoxReads, OfALargeTensorAreRangesThatThreadsReadAtOnce) {
@@ -106,7 +120,7 @@ TEST(BoxReads, OfALargeTensorAreRangesThatThreadsReadAtOnce) {
   const Box whole{{0, 0}, {7, kWidth}};
   std::vector<std::byte> bytes(whole.numel());
   BoxReads reads(reader, "w", whole);
-  EXPECT_EQ(reads.num_parts(), 14U);  // of each row 2 MiB, then 1 MiB
+  EXPECT_EQ(reads.num_parts(), 42U);  // six of each row
   int64_t numel = 0;
   for (size_t part = 0; part < reads.num_parts(); ++part) {
     EXPECT_LE(reads.box(part).numel(), static_cast<int64_t>(kMostPart));
@@ -117,6 +131,33 @@ TEST(BoxReads, OfALargeTensorAreRangesThatThreadsReadAtOnce) {
                [&](size_t part) { reads.read(part, whole, bytes); });
   EXPECT_TRUE(together);
   EXPECT_TRUE(is_part(bytes, whole, kWidth));
+}
+
+// Pages of them in memory would end the system's reading ahead at each item.
+TEST(BoxReads, ForgetBothEndsOfALargeItemBeforeItsDataIsRead) {
+  const TemporaryFolder folder;
+  for (const int64_t width : {3 * kMiB, int64_t{1000}}) {
+    const std::string path = folder / str(width);
+    save_bytes(path, 1, width);
+    std::vector<std::pair<uint64_t, uint64_t>> forgotten;
+    const CheckpointReader reader(
+        path, std::make_shared<WatchedStorage>(
+                  [](size_t) {},
+                  [&](uint64_t offset, uint64_t count) {
+                    forgotten.emplace_back(offset, offset + count);
+                  }));
+    const Box whole{{0, 0}, {1, width}};
+    const BoxReads reads(reader, "w", whole);
+    const ItemPlace place = reader.metadata().tensors.at("w").boxes[0].place;
+    const auto lies_in_one = [&](uint64_t offset) {
+      return std::ranges::any_of(forgotten, [&](const auto& range) {
+        return range.first <= offset && offset < range.second;
+      });
+    };
+    const bool large = width > kMiB;
+    EXPECT_EQ(lies_in_one(place.offset), large);
+    EXPECT_EQ(lies_in_one(place.offset + place.num_bytes - 1), large);
+  }
 }
 
 TEST(BoxReads, TakeOnlyTheBytesThatARankNeeds) {
