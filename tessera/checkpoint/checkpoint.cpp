@@ -67,6 +67,9 @@ class Load {
       }
     }
     KeyReport report = compare_keys(reader_.metadata(), wanted, names);
+    std::erase_if(report.missing, [&](const std::string& key) {
+      return inside_of_values_.contains(key);
+    });
     const bool same = report.missing.empty() && report.unexpected.empty();
     require<CheckpointError>(options_.strict == Strict::no || same,
                              [&] { return describe(report); });
@@ -76,7 +79,8 @@ class Load {
 
   void read() {
     std::vector<std::unique_ptr<TensorLoad>> loads(jobs_.size());
-    parallel_for(jobs_.size(), options_.num_threads, [&](size_t i) {
+    constexpr size_t kWaiting = 4;  // small reads wait more than they compute
+    parallel_for(jobs_.size(), kWaiting * options_.num_threads, [&](size_t i) {
       loads[i] =
           std::make_unique<TensorLoad>(reader_, jobs_[i].key, *jobs_[i].tensor);
     });
@@ -116,7 +120,7 @@ class Load {
   }
 
   // What the checkpoint holds at `name` or below it.
-  Stored stored_below(const std::string& name) const {
+  Stored stored_below(const std::string& name) {
     const Metadata& metadata = reader_.metadata();
     Stored stored;
     const std::string prefix = name + ".";
@@ -132,14 +136,38 @@ class Load {
     for (const auto& [key, place] : metadata.values) {
       const auto below = relative(key);
       if (!below) continue;
-      stored.values[*below] = reader_.read_value(key, OnUnknown::keep);
       const auto path = metadata.paths.find(key);
-      stored.value_paths[*below] =
-          path == metadata.paths.end() || path->second.empty()
-              ? Path{*below}
-              : Path(path->second.begin() + 1, path->second.end());
+      const bool known = path != metadata.paths.end() && !path->second.empty();
+      Path steps;
+      if (known) {
+        steps.assign(path->second.begin() + 1, path->second.end());
+      } else if (!below->empty()) {
+        steps = {*below};
+      }
+      add_value_to(stored, name, *below, steps,
+                   reader_.read_value(key, OnUnknown::keep));
     }
     return stored;
+  }
+
+  // A dict is one item where PyTorch before 2.4 found no tensor in it, and with
+  // flatten_state_dict=False: its leaves count as stored.
+  void add_value_to(Stored& stored, const std::string& name,
+                    const std::string& key, const Path& path, Value value) {
+    StateDict leaves;
+    add_value(leaves, path, value);
+    const bool one = leaves.size() == 1 && leaves[0].path == path;
+    if (one) {
+      stored.values[key] = std::move(value);
+      stored.value_paths[key] = path;
+      return;
+    }
+    for (StateEntry& leaf : leaves) {
+      const std::string below = key_of(leaf.path);
+      stored.values[below] = std::get<Value>(std::move(leaf.leaf));
+      stored.value_paths[below] = leaf.path;
+      inside_of_values_.insert(key_in(name, below));
+    }
   }
 
   void add_job(const std::string& key, const StateEntry& entry) {
@@ -177,6 +205,7 @@ class Load {
   LoadOptions options_;
   std::vector<Target> targets_;
   std::vector<ReadJob> jobs_;
+  std::set<std::string> inside_of_values_;  // keys of parts of items
 };
 
 }  // namespace

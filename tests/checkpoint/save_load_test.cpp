@@ -299,5 +299,59 @@ TEST(Checkpoint, AValueThatIsAlsoTheNameOfOthersIsRefused) {
             std::string::npos);
 }
 
+// They say how keys are nested; PyTorch loads without them.
+TEST(Checkpoint, WithoutPathsIsLoadedByItsKeys) {
+  const TemporaryFolder folder;
+  State saved;
+  saved.add("step", 7).add("lr", Value::dict({{"now", 0.5}}));
+  save(folder / "a", saved);
+  Metadata metadata = CheckpointReader(folder / "a").metadata();
+  metadata.paths.clear();
+  testing::write_bytes(folder / "a/.metadata",
+                       write_metadata(metadata, "id", "save"));
+  std::filesystem::remove(folder / "a/tessera_checksums.json");
+  State state;
+  state.add("step", 0).add("lr", Value::dict({{"now", 0.0}}));
+  load(folder / "a", state);
+  EXPECT_EQ(state.value("step"), Value(7));
+  EXPECT_EQ(state.value("lr").at("now"), Value(0.5));
+}
+
+// As PyTorch before 2.4 saves what holds no tensor.
+class OneItem final : public Stateful {
+ public:
+  explicit OneItem(Value value) : value_(std::move(value)) {}
+  StateDict state_dict() override { return {{{}, value_}}; }
+  StateDict targets(const Stored&) override { return {}; }
+  void loaded(const StateDict&, const Stored&) override {}
+
+ private:
+  Value value_;
+};
+
+TEST(Checkpoint, OfADictThatIsOneItemIsLoadedLikeItsParts) {
+  const TemporaryFolder folder;
+  const Value config = Value::dict(
+      {{"lr", 0.5}, {"data", Value::dict({{"seed", 3}, {"name", "text"}})}});
+  State saved;
+  saved.add("config", std::make_shared<OneItem>(config));
+  save(folder / "a", saved);
+  ASSERT_TRUE(
+      CheckpointReader(folder / "a").metadata().values.contains("config"));
+  State state;
+  state.add("config",
+            Value::dict({{"lr", 0},
+                         {"data", Value::dict({{"seed", 0}, {"name", ""}})}}));
+  EXPECT_TRUE(load(folder / "a", state).missing.empty());
+  EXPECT_EQ(state.value("config").at("lr"), Value(0.5));
+  EXPECT_EQ(state.value("config").at("data").at("seed"), Value(3));
+  State more;
+  more.add("config", Value::dict({{"lr", 0}, {"decay", 0}}));
+  EXPECT_NE(message_of<CheckpointError>([&] {
+              load(folder / "a", more);
+            }).find("lacks 'config.decay'"),
+            std::string::npos);
+}
+
 }  // namespace
 }  // namespace tessera::checkpoint
