@@ -11,6 +11,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
+#include <c10/core/ScalarType.h>
 
 #include <chrono>
 #include <cstdint>
@@ -67,7 +68,8 @@ class Pending {
 };
 
 /// One all-gather of several: `output` is [size * n], `input` this rank's [n],
-/// of one dtype; `input` may be this rank's slot of `output`.
+/// of one dtype, but for what gathers_as() adds; `input` may be this rank's
+/// slot of `output`.
 struct GatherCall {
   at::Tensor output;
   at::Tensor input;
@@ -77,6 +79,21 @@ struct GatherCall {
 struct ReduceCall {
   at::Tensor output;
   at::Tensor input;
+};
+
+/// A stretch of an input: contiguous, from element `offset` of the whole on.
+struct InputPiece {
+  at::Tensor values;
+  int64_t offset = 0;
+};
+
+/// One reduce-scatter whose input, [size * n] of `dtype`, is in several places.
+/// The pieces come by offset and do not overlap; all ranks have the same
+/// offsets and sizes. What no piece covers is zero in the output.
+struct PiecewiseReduceCall {
+  at::Tensor output;
+  c10::ScalarType dtype = c10::kFloat;
+  std::vector<InputPiece> pieces;
 };
 
 class Communicator {
@@ -93,6 +110,13 @@ class Communicator {
   /// Starts all calls together (one launch on NCCL).
   virtual Pending all_gather(std::span<const GatherCall> calls,
                              const CallLabel& label) = 0;
+
+  /// Whether all_gather takes inputs of `from` for outputs of `to`, to which it
+  /// then casts them on their way.
+  [[nodiscard]] virtual bool gathers_as(c10::ScalarType from,
+                                        c10::ScalarType to) const {
+    return from == to;
+  }
 
   /// `op` is sum or, where has_mean() says so, avg. The sum is taken in rank
   /// order on CPU, so it is the same for any backend time-out or thread
@@ -111,6 +135,21 @@ class Communicator {
                                      c10::ScalarType to) const {
     return from == to;
   }
+
+  /// Whether reduce_scatter_pieces is there for this device and transport. All
+  /// ranks get the same answer.
+  [[nodiscard]] virtual bool takes_pieces(c10::ScalarType from,
+                                          c10::ScalarType to) const {
+    (void)from, (void)to;
+    return false;
+  }
+
+  /// As reduce_scatter. On CUDA the pieces are read where they are, so that
+  /// nobody else may write to them until the call is through.
+  /// Errors: Unsupported where takes_pieces says no.
+  virtual Pending reduce_scatter_pieces(
+      std::span<const PiecewiseReduceCall> calls, const CallLabel& label,
+      ReduceOp op = ReduceOp::sum) = 0;
 
   /// `op` is sum, min or max.
   virtual Pending all_reduce(const at::Tensor& tensor, ReduceOp op,

@@ -55,7 +55,8 @@ std::vector<std::string> CommunicatorBase::exchange(std::string_view bytes,
 void CommunicatorBase::check(const GatherCall& call,
                              const CallLabel& label) const {
   check_slots("all_gather", call.output, call.input,
-              call.output.scalar_type() == call.input.scalar_type(), label);
+              gathers_as(call.input.scalar_type(), call.output.scalar_type()),
+              label);
 }
 
 void CommunicatorBase::check(const ReduceCall& call,
@@ -63,6 +64,38 @@ void CommunicatorBase::check(const ReduceCall& call,
   check_slots("reduce_scatter", call.input, call.output,
               sums_as(call.input.scalar_type(), call.output.scalar_type()),
               label);
+}
+
+void CommunicatorBase::check(const PiecewiseReduceCall& call,
+                             const CallLabel& label) const {
+  const char* kind = "reduce_scatter_pieces";
+  check(kind, call.output, label);
+  const int64_t whole = call.output.numel() * size_;
+  int64_t end = 0;  // of the pieces so far
+  for (const InputPiece& piece : call.pieces) {
+    check(kind, piece.values, label);
+    const int64_t numel = piece.values.numel();
+    require<InvalidArgument>(
+        piece.values.scalar_type() == call.dtype && piece.offset >= end &&
+            piece.offset + numel <= whole,
+        [&] {
+          return tessera::str(kind, " on '", name_, "', unit '", label.unit,
+                              "': got a piece of ", numel, ' ',
+                              piece.values.scalar_type(), " elements at ",
+                              piece.offset, "; expected ", call.dtype,
+                              " between ", end, " and ", whole, '.');
+        });
+    end = piece.offset + numel;
+  }
+}
+
+Pending CommunicatorBase::reduce_scatter_pieces(
+    std::span<const PiecewiseReduceCall> /*calls*/, const CallLabel& label,
+    ReduceOp /*op*/) {
+  throw Unsupported(tessera::str(
+      "reduce_scatter_pieces on '", name_, "', unit '", label.unit,
+      "': this transport wants the input in one place; ask takes_pieces() and "
+      "use reduce_scatter."));
 }
 
 void CommunicatorBase::check(const char* kind, const at::Tensor& tensor,

@@ -24,6 +24,8 @@ class CommunicatorBase : public Communicator {
     return world_->place.device;
   }
 
+  Pending reduce_scatter_pieces(std::span<const PiecewiseReduceCall> calls,
+                                const CallLabel& label, ReduceOp op) override;
   void barrier(const CallLabel& label) override;
   [[nodiscard]] std::vector<std::string> exchange(
       std::string_view bytes, const CallLabel& label) override;
@@ -40,6 +42,7 @@ class CommunicatorBase : public Communicator {
   ///         does not fit: device, layout, dtype or numel.
   void check(const GatherCall& call, const CallLabel& label) const;
   void check(const ReduceCall& call, const CallLabel& label) const;
+  void check(const PiecewiseReduceCall& call, const CallLabel& label) const;
   void check(const char* kind, const at::Tensor& tensor,
              const CallLabel& label) const;
   void check(ReduceOp op) const;

@@ -64,6 +64,16 @@ int64_t numel_of(std::span<const Call> calls, at::Tensor Call::*whole) {
   return numel;
 }
 
+std::vector<PiecewiseReduceCall> as_pieces(std::span<const ReduceCall> calls) {
+  std::vector<PiecewiseReduceCall> pieces;
+  for (const ReduceCall& call : calls) {
+    pieces.push_back({.output = call.output,
+                      .dtype = call.input.scalar_type(),
+                      .pieces = {{.values = call.input, .offset = 0}}});
+  }
+  return pieces;
+}
+
 }  // namespace
 
 DeviceCommunicator::DeviceCommunicator(
@@ -121,6 +131,11 @@ Pending DeviceCommunicator::issue(const char* kind, const CallLabel& label,
   return Pending(std::make_unique<IssuedCall>(world(), sequence));
 }
 
+bool DeviceCommunicator::gathers_as(c10::ScalarType from,
+                                    c10::ScalarType to) const {
+  return from == to || (link_ && link_->casts(from, to));
+}
+
 bool DeviceCommunicator::sums_as(c10::ScalarType from,
                                  c10::ScalarType to) const {
   return from == to || (link_ && link_->sums(from, to));
@@ -162,15 +177,11 @@ Pending DeviceCommunicator::reduce_scatter(std::span<const ReduceCall> calls,
   if (calls.empty()) return {};
   const BelowAutograd below_autograd;
   for (const ReduceCall& call : calls) check(call, label);
-  const bool by_link = this->by_link(calls);
+  if (by_link(calls)) return sum_by_link(as_pieces(calls), label, op);
   return issue(
       "reduce_scatter", label, numel_of(calls, &ReduceCall::input),
-      calls[0].input.scalar_type(), by_link ? 1 : calls.size(),
+      calls[0].input.scalar_type(), calls.size(),
       [&] {
-        if (by_link) {
-          link_->reduce_scatter(calls, op == ReduceOp::avg ? 1.0 / size() : 1);
-          return;
-        }
         for (ReduceCall call : calls) {
           if (call.output.numel() == 0) continue;
           if (!backend_) {
@@ -183,6 +194,38 @@ Pending DeviceCommunicator::reduce_scatter(std::span<const ReduceCall> calls,
         }
       },
       {.reduction = name_of(op)});
+}
+
+bool DeviceCommunicator::takes_pieces(c10::ScalarType from,
+                                      c10::ScalarType to) const {
+  return link_ && link_->sums(from, to);
+}
+
+Pending DeviceCommunicator::reduce_scatter_pieces(
+    std::span<const PiecewiseReduceCall> calls, const CallLabel& label,
+    ReduceOp op) {
+  check_reduce_scatter(op);
+  if (calls.empty()) return {};
+  const BelowAutograd below_autograd;
+  for (const PiecewiseReduceCall& call : calls) {
+    if (!takes_pieces(call.dtype, call.output.scalar_type())) {
+      return CommunicatorBase::reduce_scatter_pieces(calls, label, op);
+    }
+    check(call, label);
+  }
+  return sum_by_link(calls, label, op);
+}
+
+Pending DeviceCommunicator::sum_by_link(
+    std::span<const PiecewiseReduceCall> calls, const CallLabel& label,
+    ReduceOp op) {
+  const int64_t numel = numel_of(calls, &PiecewiseReduceCall::output) * size();
+  return issue("reduce_scatter", label, numel, calls[0].dtype, 1,
+               [&] {
+                 link_->reduce_scatter(calls,
+                                       op == ReduceOp::avg ? 1.0 / size() : 1);
+               },
+               {.reduction = name_of(op)});
 }
 
 Pending DeviceCommunicator::all_reduce(const at::Tensor& tensor, ReduceOp op,

@@ -27,12 +27,18 @@ class DeviceCommunicator final : public CommunicatorBase {
 
   Pending all_gather(std::span<const GatherCall> calls,
                      const CallLabel& label) override;
+  [[nodiscard]] bool gathers_as(c10::ScalarType from,
+                                c10::ScalarType to) const override;
   Pending reduce_scatter(std::span<const ReduceCall> calls,
                          const CallLabel& label, ReduceOp op) override;
   /// NCCL scales what it reads, a link the sum.
   [[nodiscard]] bool has_mean() const override { return true; }
   [[nodiscard]] bool sums_as(c10::ScalarType from,
                              c10::ScalarType to) const override;
+  [[nodiscard]] bool takes_pieces(c10::ScalarType from,
+                                  c10::ScalarType to) const override;
+  Pending reduce_scatter_pieces(std::span<const PiecewiseReduceCall> calls,
+                                const CallLabel& label, ReduceOp op) override;
   Pending all_reduce(const at::Tensor& tensor, ReduceOp op,
                      const CallLabel& label) override;
   Pending broadcast(const at::Tensor& tensor, int root,
@@ -46,6 +52,8 @@ class DeviceCommunicator final : public CommunicatorBase {
 
   [[nodiscard]] std::shared_ptr<PeerLink> link_peers();
   [[nodiscard]] bool by_link(std::span<const ReduceCall> calls) const;
+  Pending sum_by_link(std::span<const PiecewiseReduceCall> calls,
+                      const CallLabel& label, ReduceOp op);
 
   c10::intrusive_ptr<c10d::Backend> backend_;
   std::shared_ptr<PeerLink> link_;  // null where all goes by NCCL

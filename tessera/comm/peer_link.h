@@ -5,8 +5,13 @@
 // halves that rounds take in turn. A round is two moves and a meeting of all
 // ranks on their streams, which the host does not wait for:
 //
-//   all_gather      own part -> own window, meet, others' windows -> output
+//   all_gather      own part -> own window, meet, others' windows -> output;
+//                   one that is cast is written to the output and the window
+//                   in one pass
 //   reduce_scatter  each part -> its owner's window, meet, sum -> output
+//
+// The input of a sum is read where its pieces are; what none covers is left out
+// of the copies and zero in the output.
 //
 // Who has met for round n+1 has done all of round n, so the half that round n
 // used is free for round n+2: no other word is needed. The rounds of a captured
@@ -25,10 +30,8 @@
 
 #include <chrono>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -65,11 +68,15 @@ class PeerLink {
   [[nodiscard]] virtual bool sums(c10::ScalarType from,
                                   c10::ScalarType to) const = 0;
 
-  /// On the current stream.
+  /// Whether a gather casts so.
+  [[nodiscard]] virtual bool casts(c10::ScalarType from,
+                                   c10::ScalarType to) const = 0;
+
+  /// On the current stream. Inputs are of the outputs' dtypes, or are cast.
   virtual void all_gather(std::span<const GatherCall> calls) = 0;
-  /// The output is of the input's dtype, or float32. With `scale`, the sum is
-  /// multiplied by it.
-  virtual void reduce_scatter(std::span<const ReduceCall> calls,
+  /// The output is of the input's dtype, or float32. The sum is multiplied by
+  /// `scale`.
+  virtual void reduce_scatter(std::span<const PiecewiseReduceCall> calls,
                               double scale) = 0;
 
   /// From here on replays of graphs may come between calls. All ranks say so

@@ -6,9 +6,12 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <deque>
+#include <mutex>
 #include <utility>
 
 #include "tessera/base/error.h"
+#include "tessera/comm/byte_overlap.h"
 #include "tessera/comm/peer_rounds.h"
 #include "tessera/comm/peer_window.h"
 #include "tessera/device/host_memory.h"
@@ -30,17 +33,29 @@ char* bytes_of(const at::Tensor& tensor) {
 std::vector<int64_t> part_bytes(std::span<const GatherCall> calls) {
   std::vector<int64_t> bytes;
   for (const GatherCall& call : calls) {
-    bytes.push_back(static_cast<int64_t>(call.input.nbytes()));
+    bytes.push_back(call.input.numel() *
+                    static_cast<int64_t>(call.output.itemsize()));
   }
   return bytes;
 }
-std::vector<int64_t> part_bytes(std::span<const ReduceCall> calls) {
+std::vector<int64_t> part_bytes(std::span<const PiecewiseReduceCall> calls) {
   std::vector<int64_t> bytes;
-  for (const ReduceCall& call : calls) {
+  for (const PiecewiseReduceCall& call : calls) {
     bytes.push_back(call.output.numel() *
-                    static_cast<int64_t>(call.input.itemsize()));
+                    static_cast<int64_t>(c10::elementSize(call.dtype)));
   }
   return bytes;
+}
+
+/// Of the pieces of its input, in bytes of the whole.
+std::vector<ByteRange> ranges_of(const PiecewiseReduceCall& call) {
+  std::vector<ByteRange> ranges;
+  for (const InputPiece& piece : call.pieces) {
+    ranges.push_back({.begin = piece.offset * static_cast<int64_t>(
+                                                  c10::elementSize(call.dtype)),
+                      .bytes = static_cast<int64_t>(piece.values.nbytes())});
+  }
+  return ranges;
 }
 
 std::optional<cuda::Element> element_of(c10::ScalarType type) {
@@ -77,19 +92,18 @@ class CudaPeerLink final : public PeerLink {
     return element_of(from) && (from == to || to == c10::kFloat);
   }
 
+  bool casts(c10::ScalarType from, c10::ScalarType to) const override {
+    return from == c10::kFloat && (to == c10::kBFloat16 || to == c10::kHalf);
+  }
+
   void all_gather(std::span<const GatherCall> calls) override {
     const auto parts = part_bytes(calls);
     begin_call();
-    for (size_t i = 0; i < calls.size(); ++i) {
-      copy(own_slot(calls[i], parts[i]), bytes_of(calls[i].input), parts[i]);
-    }
     const auto rounds = plan_peer_rounds(parts, kHalfBytes);
     for (const auto& round : rounds) {
       take_other_half();
       for (const PeerPiece& piece : round) {
-        copy(window_.of(place_.rank) + half_ + piece.place,
-             own_slot(calls[piece.part], parts[piece.part]) + piece.offset,
-             piece.bytes);
+        offer(calls[piece.part], parts[piece.part], piece);
       }
       meet(number_of(round, rounds));
       for (int i = 1; i < place_.size; ++i) {
@@ -104,26 +118,29 @@ class CudaPeerLink final : public PeerLink {
     end_call();
   }
 
-  void reduce_scatter(std::span<const ReduceCall> calls,
+  void reduce_scatter(std::span<const PiecewiseReduceCall> calls,
                       double scale) override {
     const auto parts = part_bytes(calls);
+    std::vector<std::vector<ByteRange>> inputs;
+    for (const auto& call : calls) inputs.push_back(ranges_of(call));
     begin_call();
+    for (size_t i = 0; i < calls.size(); ++i) {
+      zero_gaps(calls[i], inputs[i], parts[i]);
+    }
     const auto rounds = plan_peer_rounds(parts, sender_bytes());
     for (const auto& round : rounds) {
       take_other_half();
       for (int i = 1; i < place_.size; ++i) {
         const int peer = (place_.rank + i) % place_.size;
-        char* to = place_of_sender(place_.rank, peer);
         for (const PeerPiece& piece : round) {
-          copy(to + piece.place,
-               bytes_of(calls[piece.part].input) + peer * parts[piece.part] +
-                   piece.offset,
-               piece.bytes);
+          send(calls[piece.part], inputs[piece.part], piece,
+               peer * parts[piece.part], peer);
         }
       }
       meet(number_of(round, rounds));
       for (const PeerPiece& piece : round) {
-        add(calls[piece.part], parts[piece.part], piece, scale);
+        add(calls[piece.part], inputs[piece.part], piece,
+            place_.rank * parts[piece.part], scale);
       }
     }
     end_call();
@@ -202,6 +219,28 @@ class CudaPeerLink final : public PeerLink {
     return bytes_of(call.output) + place_.rank * bytes;
   }
 
+  /// Writes a piece of this rank's part to its slot of the output and to its
+  /// window.
+  void offer(const GatherCall& call, int64_t part_bytes,
+             const PeerPiece& piece) const {
+    char* slot = own_slot(call, part_bytes) + piece.offset;
+    char* window = window_.of(place_.rank) + half_ + piece.place;
+    if (call.input.scalar_type() == call.output.scalar_type()) {
+      copy(slot, bytes_of(call.input) + piece.offset, piece.bytes);
+      copy(window, slot, piece.bytes);
+      return;
+    }
+    const auto element_bytes = static_cast<int64_t>(call.output.itemsize());
+    const int64_t first = piece.offset / element_bytes;
+    cuda::launch(
+        cuda::CastToTwo{.to = *element_of(call.output.scalar_type()),
+                        .numel = piece.bytes / element_bytes,
+                        .input = call.input.const_data_ptr<float>() + first,
+                        .outputs = {slot, window}},
+        stream_);
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+  }
+
   void copy(void* to, const void* from, int64_t bytes) const {
     if (to == from || bytes == 0) return;
     C10_CUDA_CHECK(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes),
@@ -259,27 +298,56 @@ class CudaPeerLink final : public PeerLink {
     C10_CUDA_KERNEL_LAUNCH_CHECK();
   }
 
-  void add(const ReduceCall& call, int64_t part_bytes, const PeerPiece& piece,
-           double scale) const {
-    const auto element_bytes = static_cast<int64_t>(call.input.itemsize());
-    const int64_t first = piece.offset / element_bytes;
-    cuda::SumOfParts sum{
-        .from = *element_of(call.input.scalar_type()),
-        .to = *element_of(call.output.scalar_type()),
-        .numel = piece.bytes / element_bytes,
-        .num_parts = place_.size,
-        .scale = static_cast<float>(scale),
-        .parts = {},
-        .output = bytes_of(call.output) +
-                  first * static_cast<int64_t>(call.output.itemsize())};
-    for (int sender = 0; sender < place_.size; ++sender) {
-      sum.parts[sender] =
-          sender == place_.rank
-              ? bytes_of(call.input) + place_.rank * part_bytes + piece.offset
-              : place_of_sender(sender, place_.rank) + piece.place;
+  static char* input_of(const PiecewiseReduceCall& call,
+                        const ByteOverlap& overlap) {
+    return bytes_of(call.pieces[overlap.piece].values) + overlap.in_piece;
+  }
+
+  /// `part`: where the part of `peer` begins in the whole input, in bytes.
+  void send(const PiecewiseReduceCall& call, std::span<const ByteRange> input,
+            const PeerPiece& piece, int64_t part, int peer) const {
+    char* to = place_of_sender(place_.rank, peer) + piece.place;
+    for (const ByteOverlap& overlap :
+         overlaps({part + piece.offset, piece.bytes}, input)) {
+      copy(to + overlap.in_range, input_of(call, overlap), overlap.bytes);
     }
-    cuda::launch(sum, stream_);
-    C10_CUDA_KERNEL_LAUNCH_CHECK();
+  }
+
+  void add(const PiecewiseReduceCall& call, std::span<const ByteRange> input,
+           const PeerPiece& piece, int64_t part, double scale) const {
+    const auto from_bytes = static_cast<int64_t>(c10::elementSize(call.dtype));
+    const auto to_bytes = static_cast<int64_t>(call.output.itemsize());
+    for (const ByteOverlap& overlap :
+         overlaps({part + piece.offset, piece.bytes}, input)) {
+      const int64_t first = (piece.offset + overlap.in_range) / from_bytes;
+      cuda::SumOfParts sum{.from = *element_of(call.dtype),
+                           .to = *element_of(call.output.scalar_type()),
+                           .numel = overlap.bytes / from_bytes,
+                           .num_parts = place_.size,
+                           .scale = static_cast<float>(scale),
+                           .parts = {},
+                           .output = bytes_of(call.output) + first * to_bytes};
+      for (int sender = 0; sender < place_.size; ++sender) {
+        sum.parts[sender] = sender == place_.rank
+                                ? input_of(call, overlap)
+                                : place_of_sender(sender, place_.rank) +
+                                      piece.place + overlap.in_range;
+      }
+      cuda::launch(sum, stream_);
+      C10_CUDA_KERNEL_LAUNCH_CHECK();
+    }
+  }
+
+  void zero_gaps(const PiecewiseReduceCall& call,
+                 std::span<const ByteRange> input, int64_t part_bytes) const {
+    const auto from_bytes = static_cast<int64_t>(c10::elementSize(call.dtype));
+    const auto to_bytes = static_cast<int64_t>(call.output.itemsize());
+    for (const ByteRange& gap :
+         gaps({place_.rank * part_bytes, part_bytes}, input)) {
+      C10_CUDA_CHECK(cudaMemsetAsync(
+          bytes_of(call.output) + gap.begin / from_bytes * to_bytes, 0,
+          static_cast<size_t>(gap.bytes / from_bytes * to_bytes), stream_));
+    }
   }
 
   bool forget_arrived() {

@@ -160,4 +160,13 @@ struct SumOfParts {
 };
 void launch(const SumOfParts& call, Stream stream);
 
+/// Both outputs = input, rounded to `to`: bfloat16 or float16.
+struct CastToTwo {
+  Element to;
+  int64_t numel;
+  const float* input;
+  void* outputs[2];
+};
+void launch(const CastToTwo& call, Stream stream);
+
 }  // namespace tessera::cuda

@@ -62,19 +62,43 @@ __global__ void sum(const SumOfParts s, int64_t first, int64_t numel) {
   }
 }
 
+template <class To, int kWidth>
+__global__ void cast(const CastToTwo c, int64_t first, int64_t numel) {
+  const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x * kWidth;
+  int64_t i =
+      (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * kWidth;
+  for (; i < numel; i += step) {
+    float values[kWidth];
+    load(c.input + first + i, values);
+    store(static_cast<To*>(c.outputs[0]) + first + i, values);
+    store(static_cast<To*>(c.outputs[1]) + first + i, values);
+  }
+}
+
 // Beside the compute of the step: blocks enough for the memory's speed, and no
 // more.
 constexpr int64_t kMostBlocks = 264;
+
+unsigned blocks_for(int64_t numel, int width) {
+  const int64_t per_block = static_cast<int64_t>(kThreads) * width;
+  const int64_t wanted = (numel + per_block - 1) / per_block;
+  return static_cast<unsigned>(wanted < kMostBlocks ? wanted : kMostBlocks);
+}
 
 template <class From, class To, int kWidth>
 void start(const SumOfParts& call, int64_t first, int64_t numel,
            Stream stream) {
   if (numel == 0) return;
-  const int64_t per_block = static_cast<int64_t>(kThreads) * kWidth;
-  const int64_t wanted = (numel + per_block - 1) / per_block;
-  const auto blocks =
-      static_cast<unsigned>(wanted < kMostBlocks ? wanted : kMostBlocks);
-  sum<From, To, kWidth><<<blocks, kThreads, 0, stream>>>(call, first, numel);
+  sum<From, To, kWidth><<<blocks_for(numel, kWidth), kThreads, 0, stream>>>(
+      call, first, numel);
+}
+
+template <class To, int kWidth>
+void start(const CastToTwo& call, int64_t first, int64_t numel,
+           Stream stream) {
+  if (numel == 0) return;
+  cast<To, kWidth><<<blocks_for(numel, kWidth), kThreads, 0, stream>>>(
+      call, first, numel);
 }
 
 bool all_aligned(const SumOfParts& call) {
@@ -91,6 +115,16 @@ void sum_as(const SumOfParts& call, Stream stream) {
   start<From, To, 1>(call, wide, call.numel - wide, stream);
 }
 
+template <class To>
+void cast_to(const CastToTwo& call, Stream stream) {
+  constexpr int kWidth = 8;
+  const bool wide_ones = aligned(call.input) && aligned(call.outputs[0]) &&
+                         aligned(call.outputs[1]);
+  const int64_t wide = wide_ones ? call.numel / kWidth * kWidth : 0;
+  start<To, kWidth>(call, 0, wide, stream);
+  start<To, 1>(call, wide, call.numel - wide, stream);
+}
+
 }  // namespace
 
 void launch(const PeerMeeting& call, Stream stream) {
@@ -102,6 +136,13 @@ void launch(const SumOfParts& call, Stream stream) {
     using From = decltype(zero);
     if (call.to == call.from) return sum_as<From, From>(call, stream);
     sum_as<From, float>(call, stream);
+  });
+}
+
+void launch(const CastToTwo& call, Stream stream) {
+  with_type(call.to, [&](auto zero) {
+    using To = decltype(zero);
+    cast_to<To>(call, stream);
   });
 }
 

@@ -1,7 +1,6 @@
 #include "tessera/shard/full_buffer.h"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/grad_mode.h>
 
 #include <utility>
@@ -103,11 +102,13 @@ at::Tensor FullBuffer::full_flat() const {
                      {plan_->layout.full_numel()});
 }
 
-// What need not be cast is sent from where it lies.
+// What need not be cast here is sent from where it lies.
 std::vector<GatherCall> FullBuffer::gather_calls(
     const at::Tensor& full_flat, const at::Tensor& source) const {
   const bool sent_as_it_lies =
-      source.is_same(shards_.master()->copy) && plan_->layout.world_size() > 1;
+      plan_->layout.world_size() > 1 &&
+      (source.is_same(shards_.master()->copy) ||
+       is_cast_on_its_way(source, full_flat.scalar_type()));
   std::vector<GatherCall> calls;
   for (const FlatBuffer& buffer : plan_->layout.buffers()) {
     const int64_t part = buffer.shard_numel;
@@ -123,6 +124,13 @@ std::vector<GatherCall> FullBuffer::gather_calls(
     calls.push_back({output, slot});
   }
   return calls;
+}
+
+bool FullBuffer::is_cast_on_its_way(const at::Tensor& source,
+                                    c10::ScalarType to) const {
+  return !plan_->all_gather && source.device() == plan_->lanes->device &&
+         source.scalar_type() != to &&
+         plan_->lanes->gather->gathers_as(source.scalar_type(), to);
 }
 
 // Of each buffer, the keepers hold equal parts in the order of their ranks.
@@ -255,39 +263,6 @@ void FullBuffer::reshard() {
     fill_unset(full_flat());
   }
   storage_->set_data_ptr_noswap(no_memory(plan_->lanes->device));
-}
-
-std::vector<at::Tensor> FullBuffer::whole(Values values,
-                                          const CallLabel& label) {
-  Below below;
-  const at::Tensor flat =
-      at::zeros({plan_->layout.full_numel()},
-                shards_.master()->data.options().device(plan_->lanes->device));
-  if (values == Values::gathered && shards_.has_values()) {
-    shards_.adopt_replaced();
-    const auto calls = gather_calls(flat, shards_.master()->data);
-    if (plan_->layout.world_size() > 1) {
-      all_gather(calls, label).wait();
-    }
-  } else {
-    fill_unset(flat);
-  }
-  std::vector<at::Tensor> tensors;
-  for (size_t i = 0; i < plan_->sizes.size(); ++i) {
-    const auto& place = plan_->layout.parameters()[i];
-    at::Tensor view = tensor_over(
-        flat.storage().unsafeGetStorageImpl(), plan_->options.master_dtype,
-        place.full_offset, plan_->sizes[i], plan_->full_strides(i));
-    // What fills a tensor in the order of its memory (random numbers) must not
-    // depend on how it is cut.
-    if (!view.is_contiguous()) {
-      const at::Tensor copy = view.contiguous();
-      view = tensor_over(copy.storage().unsafeGetStorageImpl(),
-                         plan_->options.master_dtype, 0, plan_->sizes[i]);
-    }
-    tensors.push_back(std::move(view));
-  }
-  return tensors;
 }
 
 }  // namespace tessera

@@ -81,6 +81,8 @@ class FullBuffer {
   /// `source`: laid out as the master.
   [[nodiscard]] std::vector<GatherCall> gather_calls(
       const at::Tensor& full_flat, const at::Tensor& source) const;
+  [[nodiscard]] bool is_cast_on_its_way(const at::Tensor& source,
+                                        c10::ScalarType to) const;
   [[nodiscard]] std::vector<GatherCall> keeper_calls(
       const at::Tensor& full_flat, const at::Tensor& kept) const;
   Pending all_gather(const std::vector<GatherCall>& calls,

@@ -24,19 +24,35 @@ GradientBuffer::GradientBuffer(std::shared_ptr<const GroupPlan> plan,
 void GradientBuffer::start(const CallLabel& label) {
   const TraceRange range("FSDP::post_backward_reduce", label.unit);
   Below below;
-  const auto options =
-      at::TensorOptions(sent_dtype()).device(plan_->lanes->device);
-  const int64_t numel = plan_->layout.full_numel();
-  at::Tensor input = plan_->reduce_scatter
-                         ? plan_->reduce_scatter->allocate(numel, options)
-                         : at::empty({numel}, options);
-  held_.move_to(input);
-  if (plan_->options.reduce_dtype == c10::kHalf) {
-    input.div_(division_before(plan_->lanes->num_ranks()));
-  }
+  ReductionInput input = take_input();
   reductions_.emplace_back(plan_, std::move(input), reduce_op(), label);
   // On CPU it would wait for the ranks of the shard axis here and now.
   if (!plan_->lanes->device.is_cpu()) start_second_steps(label);
+}
+
+// In one place, unless they can be read where backward left them.
+ReductionInput GradientBuffer::take_input() {
+  const auto dtype = sent_dtype();
+  const auto reduce = plan_->options.reduce_dtype;
+  if (by_reduce_scatter() && reduce != c10::kHalf &&
+      plan_->lanes->reduce->takes_pieces(dtype, reduce)) {
+    return {.whole = {}, .dtype = dtype, .pieces = held_.take_pieces(dtype)};
+  }
+  const auto options = at::TensorOptions(dtype).device(plan_->lanes->device);
+  const int64_t numel = plan_->layout.full_numel();
+  at::Tensor whole = plan_->reduce_scatter
+                         ? plan_->reduce_scatter->allocate(numel, options)
+                         : at::empty({numel}, options);
+  held_.move_to(whole);
+  if (reduce == c10::kHalf) {
+    whole.div_(division_before(plan_->lanes->num_ranks()));
+  }
+  return {.whole = std::move(whole), .dtype = dtype, .pieces = {}};
+}
+
+bool GradientBuffer::by_reduce_scatter() const {
+  return plan_->lanes->size() > 1 && !plan_->reduce_scatter &&
+         plan_->options.strategy == Strategy::shard;
 }
 
 void GradientBuffer::go_on(const CallLabel& label) {
@@ -63,10 +79,7 @@ void GradientBuffer::start_second_steps(const CallLabel& label) {
 c10::ScalarType GradientBuffer::sent_dtype() const {
   const auto compute = plan_->options.compute_dtype;
   const auto reduce = plan_->options.reduce_dtype;
-  const bool by_reduce_scatter = plan_->lanes->size() > 1 &&
-                                 !plan_->reduce_scatter &&
-                                 plan_->options.strategy == Strategy::shard;
-  return !held_.settled() && by_reduce_scatter &&
+  return !held_.settled() && by_reduce_scatter() &&
                  plan_->lanes->reduce->sums_as(compute, reduce)
              ? compute
              : reduce;

@@ -2,8 +2,9 @@
 //
 //   gradients (whole) --reduce--> flat gradient, a piece for each shard's .grad
 //
-// Gradients land in the reduce input at their final offsets; the output *is*
-// the flat gradient. Always summed, and divided once.
+// Gradients land in the reduce input at their final offsets, or are read where
+// backward left them; the output *is* the flat gradient. Always summed, and
+// divided once.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -53,6 +54,9 @@ class GradientBuffer {
 
  private:
   void start_second_steps(const CallLabel& label);
+  [[nodiscard]] ReductionInput take_input();
+  /// By that of the communicator, not of the user.
+  [[nodiscard]] bool by_reduce_scatter() const;
   [[nodiscard]] c10::ScalarType sent_dtype() const;
   /// What is still to be divided by, once all ranks are summed.
   [[nodiscard]] double divisor() const;

@@ -11,7 +11,7 @@
 namespace tessera {
 
 GradientReduction::GradientReduction(std::shared_ptr<const GroupPlan> plan,
-                                     at::Tensor input, ReduceOp op,
+                                     ReductionInput input, ReduceOp op,
                                      const CallLabel& label)
     : plan_(std::move(plan)),
       input_(std::move(input)),
@@ -21,16 +21,16 @@ GradientReduction::GradientReduction(std::shared_ptr<const GroupPlan> plan,
   ready.block(plan_->lanes->reduce_stream);
   // Its memory belongs to this stream, on which an optimizer may free it.
   StreamScope scope(plan_->lanes->reduce_stream);
-  output_ = plan_->layout.world_size() == 1 ? input_ : new_output();
+  output_ = plan_->layout.world_size() == 1 ? input_.whole : new_output();
   pending_ = start_first_step(op, label);
   first_done_.record(plan_->lanes->reduce_stream);
 }
 
 // Gaps between the buffers hold zeros.
 at::Tensor GradientReduction::new_output() const {
-  at::Tensor flat =
-      at::empty({plan_->layout.shard_numel()},
-                input_.options().dtype(plan_->options.reduce_dtype));
+  at::Tensor flat = at::empty({plan_->layout.shard_numel()},
+                              at::TensorOptions(plan_->options.reduce_dtype)
+                                  .device(plan_->lanes->device));
   int64_t covered = 0;
   for (const FlatBuffer& buffer : plan_->layout.buffers()) {
     covered += buffer.shard_numel;
@@ -46,17 +46,36 @@ Pending GradientReduction::start_first_step(ReduceOp op,
   if (plan_->options.strategy == Strategy::replicate) {
     return lanes.reduce->all_reduce(output_, ReduceOp::sum, label);
   }
+  if (input_.in_pieces()) return sum_pieces(op, label);
   std::vector<ReduceCall> calls;
   for (const FlatBuffer& buffer : plan_->layout.buffers()) {
     calls.push_back(
         {output_.narrow(0, buffer.shard_offset, buffer.shard_numel),
-         input_.narrow(0, buffer.full_offset,
-                       buffer.shard_numel * plan_->layout.world_size())});
+         input_.whole.narrow(0, buffer.full_offset,
+                             buffer.shard_numel * plan_->layout.world_size())});
   }
   if (plan_->reduce_scatter) {
     return plan_->reduce_scatter->start(calls, *lanes.reduce, label);
   }
   return lanes.reduce->reduce_scatter(calls, label, op);
+}
+
+Pending GradientReduction::sum_pieces(ReduceOp op, const CallLabel& label) {
+  std::vector<PiecewiseReduceCall> calls;
+  for (const FlatBuffer& buffer : plan_->layout.buffers()) {
+    PiecewiseReduceCall call{
+        .output = output_.narrow(0, buffer.shard_offset, buffer.shard_numel),
+        .dtype = input_.dtype,
+        .pieces = {}};
+    const int64_t end =
+        buffer.full_offset + buffer.shard_numel * plan_->layout.world_size();
+    for (const InputPiece& piece : input_.pieces) {
+      if (piece.offset < buffer.full_offset || piece.offset >= end) continue;
+      call.pieces.push_back({piece.values, piece.offset - buffer.full_offset});
+    }
+    calls.push_back(std::move(call));
+  }
+  return plan_->lanes->reduce->reduce_scatter_pieces(calls, label, op);
 }
 
 void GradientReduction::sum_over_replicas(const at::Tensor& earlier,
@@ -94,10 +113,11 @@ void GradientReduction::divide(double factor) {
 }
 
 void GradientReduction::free_input() {
-  if (plan_->lanes->device.is_cpu() || !input_.defined()) return;
+  const bool freed = input_.in_pieces() && input_.pieces.empty();
+  if (plan_->lanes->device.is_cpu() || freed) return;
   // The compute stream may hand the memory out again from here on.
   first_done_.block(current_stream(plan_->lanes->device));
-  input_.reset();
+  input_ = {};
 }
 
 void GradientReduction::copy_to_host() {

@@ -10,18 +10,30 @@
 #include <ATen/core/Tensor.h>
 
 #include <memory>
+#include <vector>
 
+#include "tessera/comm/communicator.h"
 #include "tessera/device/stream.h"
 #include "tessera/shard/group_plan.h"
 
 namespace tessera {
 
+/// What is summed, in the reduce dtype or one that the reduce-scatter sums as
+/// that: in one place, or where backward left it.
+struct ReductionInput {
+  at::Tensor whole;                // 1-D, the layout's full_numel; or undefined
+  c10::ScalarType dtype;           // of the pieces
+  std::vector<InputPiece> pieces;  // at their places in the full storage
+
+  [[nodiscard]] bool in_pieces() const { return !whole.defined(); }
+};
+
 class GradientReduction {
  public:
   /// Starts the first step, with sum or, where a reduce-scatter of this plan
-  /// has it, avg. `input`: 1-D, the layout's full_numel, in the reduce dtype or
-  /// one that the reduce-scatter sums as that; kept until `free_input`.
-  GradientReduction(std::shared_ptr<const GroupPlan> plan, at::Tensor input,
+  /// has it, avg. `input` is kept until `free_input`; in pieces only for a
+  /// communicator that takes them.
+  GradientReduction(std::shared_ptr<const GroupPlan> plan, ReductionInput input,
                     ReduceOp op, const CallLabel& label);
 
   /// Starts the second step, once; nothing without replicas. On CPU it waits
@@ -50,12 +62,13 @@ class GradientReduction {
  private:
   [[nodiscard]] at::Tensor new_output() const;
   Pending start_first_step(ReduceOp op, const CallLabel& label);
+  Pending sum_pieces(ReduceOp op, const CallLabel& label);
   void wait_on(const c10::Stream& stream);
   /// Of the steps started.
   [[nodiscard]] const c10::Stream& last_stream() const;
 
   std::shared_ptr<const GroupPlan> plan_;
-  at::Tensor input_;
+  ReductionInput input_;
   at::Tensor output_;
   at::Tensor earlier_;  // alive until its addition has run
   Pending pending_;

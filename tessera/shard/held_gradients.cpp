@@ -1,7 +1,9 @@
 #include "tessera/shard/held_gradients.h"
 
 #include <ATen/ops/_foreach_copy.h>
+#include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "tessera/module/meta_memory.h"
@@ -65,6 +67,27 @@ void HeldGradients::move_to(const at::Tensor& input) {
   if (!to.empty()) at::_foreach_copy_(to, from, /*non_blocking=*/true);
   drop();
   settled_ = false;
+}
+
+std::vector<InputPiece> HeldGradients::take_pieces(c10::ScalarType dtype) {
+  const auto options = at::TensorOptions(dtype).device(plan_->lanes->device);
+  std::vector<InputPiece> pieces;
+  for (size_t i = 0; i < held_.size(); ++i) {
+    const auto& place = plan_->layout.parameters()[i];
+    if (place.numel == 0) continue;
+    at::Tensor values =
+        held_[i].defined()
+            ? plan_->rows_first(i, held_[i]).to(dtype).contiguous().view({-1})
+            : at::zeros({place.numel}, options);
+    pieces.push_back({std::move(values), place.full_offset});
+  }
+  std::sort(pieces.begin(), pieces.end(),
+            [](const InputPiece& a, const InputPiece& b) {
+              return a.offset < b.offset;
+            });
+  drop();
+  settled_ = false;
+  return pieces;
 }
 
 }  // namespace tessera

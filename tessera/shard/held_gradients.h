@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "tessera/comm/communicator.h"
 #include "tessera/shard/group_plan.h"
 
 namespace tessera {
@@ -30,6 +31,10 @@ class HeldGradients {
   /// Moves them to their places in `input` (1-D, the layout's full_numel, any
   /// dtype); zeros where there is none. None is left.
   void move_to(const at::Tensor& input);
+  /// Gives them away as they are where they are contiguous and of `dtype`, else
+  /// a copy; zeros where there is none. By their offsets in the full storage;
+  /// those without elements are left out. None is left.
+  [[nodiscard]] std::vector<InputPiece> take_pieces(c10::ScalarType dtype);
 
  private:
   std::shared_ptr<const GroupPlan> plan_;

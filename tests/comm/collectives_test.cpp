@@ -163,6 +163,21 @@ TEST(Collectives, ReduceScatterRefusesOtherDtypesThanItSums) {
   });
 }
 
+TEST(Collectives, PiecesAndCastsAreRefusedWhereNobodyTakesThem) {
+  for_each_world([](Communicator& comm) {
+    const auto part = torch::zeros({3});
+    EXPECT_FALSE(comm.takes_pieces(torch::kFloat32, torch::kFloat32));
+    const PiecewiseReduceCall reduce{
+        part, torch::kFloat32, {{torch::ones({3 * comm.size()}), 0}}};
+    EXPECT_THROW((void)comm.reduce_scatter_pieces({&reduce, 1}, {}),
+                 Unsupported);
+    EXPECT_FALSE(comm.gathers_as(torch::kFloat32, torch::kBFloat16));
+    const GatherCall gather{torch::empty({3 * comm.size()}, torch::kBFloat16),
+                            part};
+    EXPECT_THROW((void)comm.all_gather({&gather, 1}, {}), InvalidArgument);
+  });
+}
+
 TEST(Collectives, ReduceScatterMayWriteOverItsInput) {
   for_each_world([](Communicator& comm) {
     auto input = torch::cat(std::vector<torch::Tensor>(

@@ -11,7 +11,6 @@
 
 #include <chrono>
 #include <cstdio>
-#include <functional>
 #include <random>
 #include <string>
 #include <vector>
@@ -19,6 +18,7 @@
 #include "tessera/comm/communicator.h"
 #include "tessera/comm/world.h"
 #include "tessera/device/stream.h"
+#include "tests/device/transport/measure.h"
 
 namespace {
 
@@ -45,6 +45,7 @@ class Checks {
     check_gathers();
     check_reductions();
     check_several_at_once();
+    check_pieces();
     check_large();
     check_races();
     check_replays();
@@ -69,15 +70,20 @@ class Checks {
     return torch::cat(parts);
   }
 
+  /// Of all ranks' parts of `numel`.
+  [[nodiscard]] Tensor whole_sum(int64_t numel, torch::Dtype dtype,
+                                 int64_t seed = 0) const {
+    Tensor sum = torch::zeros({numel * size_}, torch::kDouble);
+    for (int r = 0; r < size_; ++r) {
+      sum += values(r, numel * size_, torch::kDouble, seed);
+    }
+    return sum.to(dtype);
+  }
+
   /// Of this rank's part.
   [[nodiscard]] Tensor summed(int64_t numel, torch::Dtype dtype,
                               int64_t seed = 0) const {
-    Tensor sum = torch::zeros({numel}, torch::kDouble);
-    for (int r = 0; r < size_; ++r) {
-      sum += values(r, numel * size_, torch::kDouble, seed)
-                 .narrow(0, rank_ * numel, numel);
-    }
-    return sum.to(dtype);
+    return whole_sum(numel, dtype, seed).narrow(0, rank_ * numel, numel);
   }
 
   [[nodiscard]] Tensor unset(int64_t numel, torch::Dtype dtype) const {
@@ -103,6 +109,26 @@ class Checks {
         }
       }
       expect(std::string("all_gather ") + c10::toString(dtype), good);
+    }
+    for (const auto dtype : {torch::kBFloat16, torch::kHalf}) {
+      if (!communicator_->gathers_as(torch::kFloat32, dtype)) continue;
+      bool good = true;
+      for (const int64_t numel : {1, 3, 8, 4097, 1'000'003, 40'000'008, 0}) {
+        const Tensor output = unset(numel * size_, dtype);
+        // Numbers that are rounded, and differently by rank.
+        const auto exact = [&](int rank) {
+          return values(rank, numel, torch::kFloat32) / 7;
+        };
+        const std::vector<GatherCall> calls = {
+            {output, exact(rank_).to(device_)}};
+        communicator_->all_gather(calls, {.unit = "cast"}).wait();
+        for (int r = 0; r < size_; ++r) {
+          good = good && torch::equal(output.narrow(0, r * numel, numel).cpu(),
+                                      exact(r).to(dtype));
+        }
+      }
+      expect(std::string("all_gather float32 as ") + c10::toString(dtype),
+             good);
     }
   }
 
@@ -163,6 +189,45 @@ class Checks {
                           summed(sizes[i], torch::kFloat32));
     }
     expect("several at once", good);
+  }
+
+  // Inputs in pieces of odd sizes, with gaps that no rank sends: some cross the
+  // ranks' parts, one call is larger than a window, one has nothing to sum.
+  void check_pieces() {
+    if (!communicator_->takes_pieces(torch::kBFloat16, torch::kFloat32)) {
+      return;
+    }
+    struct Stretch {
+      int64_t offset, numel;
+    };
+    const std::vector<std::pair<int64_t, std::vector<Stretch>>> wholes = {
+        {1000, {{0, 8}, {8, 0}, {16, 700}, {716, 1}, {900, 1100}}},
+        {10, {}},
+        {20'000'000, {{3, 29'000'001}, {29'100'000, 10'900'000}}},
+        {64, {{0, 64 * size_}}}};
+    std::vector<PiecewiseReduceCall> calls;
+    std::vector<Tensor> expected;
+    for (const auto& [numel, stretches] : wholes) {
+      const Tensor own = values(rank_, numel * size_, torch::kBFloat16);
+      const Tensor sums = whole_sum(numel, torch::kFloat32);
+      Tensor masked = torch::zeros_like(sums);
+      PiecewiseReduceCall call{.output = unset(numel, torch::kFloat32),
+                               .dtype = torch::kBFloat16,
+                               .pieces = {}};
+      for (const auto& [offset, length] : stretches) {
+        const int64_t end = std::min(offset + length, numel * size_);
+        call.pieces.push_back({own.slice(0, offset, end).to(device_), offset});
+        masked.slice(0, offset, end).copy_(sums.slice(0, offset, end));
+      }
+      calls.push_back(std::move(call));
+      expected.push_back(masked.narrow(0, rank_ * numel, numel));
+    }
+    communicator_->reduce_scatter_pieces(calls, {.unit = "pieces"}).wait();
+    bool good = true;
+    for (size_t i = 0; i < calls.size(); ++i) {
+      good = torch::equal(calls[i].output.cpu(), expected[i]) && good;
+    }
+    expect("sums of pieces", good);
   }
 
   // More than a window holds, with ends in the middle of a round.
@@ -304,67 +369,6 @@ class Checks {
   int failures_ = 0;
 };
 
-/// The time of `count` runs of each, side by side, in ms.
-double time_of(c10::Device device, const std::function<void()>& products,
-               const std::function<void()>& calls) {
-  torch::cuda::synchronize();
-  const auto begin = std::chrono::steady_clock::now();
-  const auto stream = make_stream(device, StreamPriority::high);
-  if (calls) {
-    const StreamScope scope(stream);
-    calls();
-  }
-  if (products) products();
-  torch::cuda::synchronize();
-  const std::chrono::duration<double, std::milli> took =
-      std::chrono::steady_clock::now() - begin;
-  return took.count();
-}
-
-void measure(const World& world, Communicator& communicator,
-             const std::string& transport) {
-  const auto on_device = torch::dtype(torch::kBFloat16).device(world.device());
-  const int64_t whole = 64 << 20;  // elements
-  const Tensor full = torch::zeros({whole}, on_device);
-  const Tensor part = torch::zeros({whole / world.size()}, on_device);
-  const Tensor sum =
-      torch::zeros({whole / world.size()}, on_device.dtype(torch::kFloat32));
-  const Tensor full_float = torch::zeros({whole}, sum.options());
-  const bool widens = communicator.sums_as(torch::kBFloat16, torch::kFloat32);
-  constexpr int kCalls = 20;
-  const auto gathers = [&] {
-    for (int i = 0; i < kCalls; ++i) {
-      const std::vector<GatherCall> calls = {{full, part}};
-      (void)communicator.all_gather(calls, {});
-    }
-  };
-  const auto reductions = [&] {
-    for (int i = 0; i < kCalls; ++i) {
-      const std::vector<ReduceCall> calls = {{sum, widens ? full : full_float}};
-      (void)communicator.reduce_scatter(calls, {});
-    }
-  };
-  const Tensor a = torch::randn({4096, 8192}, on_device);
-  const Tensor b = torch::randn({8192, 8192}, on_device);
-  const auto products = [&] {
-    for (int i = 0; i < 40; ++i) (void)torch::mm(a, b);
-  };
-  for (int round = 0; round < 2; ++round) {  // the first one warms up
-    const double alone = time_of(world.device(), products, {});
-    const double gather = time_of(world.device(), {}, gathers);
-    const double reduce = time_of(world.device(), {}, reductions);
-    const double beside_gathers = time_of(world.device(), products, gathers);
-    const double beside_reductions =
-        time_of(world.device(), products, reductions);
-    if (round == 0 || world.rank() != 0) continue;
-    std::printf(
-        "%s, %d ranks, ms: 40 products %.2f; %d gathers of 128 MiB %.2f, "
-        "both %.2f; %d sums of gradients of 64 Mi elements %.2f, both %.2f\n",
-        transport.c_str(), world.size(), alone, kCalls, gather, beside_gathers,
-        kCalls, reduce, beside_reductions);
-  }
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -378,7 +382,7 @@ int main(int argc, char** argv) {
   for (int r = 0; r < world.size(); ++r) ranks.push_back(r);
   const auto communicator = world.make_communicator("test/gather", ranks);
   const int failures = Checks(world, communicator).run();
-  measure(world, *communicator, transport);
+  device_transport::measure(world, *communicator, transport);
   world.barrier();
   return failures == 0 ? 0 : 1;
 }
