@@ -15,7 +15,7 @@ CallScope::~CallScope() {
   for (const auto& unit : units_) {
     --unit->calls_under_way;
     if (unit->kept_after_forward() || in_backward()) continue;
-    unit->leave_forward();
+    unit->context()->leave_forward(*unit);
     unit->context()->forget(*unit);
   }
 }

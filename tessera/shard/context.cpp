@@ -1,16 +1,13 @@
 #include "tessera/shard/context.h"
 
-#include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/grad_mode.h>
-#include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
 
 #include "tessera/base/error.h"
 #include "tessera/module/recompute.h"
 #include "tessera/shard/step_phase.h"
-#include "tessera/shard/trace_range.h"
 
 namespace tessera {
 
@@ -118,7 +115,7 @@ void ShardContext::touch_forward(Unit& unit, const OperatorUse& use) {
     if (needed(stray)) {
       if (stray != &unit) strays_.push_back(stray);
     } else if (!contains(stack_, stray)) {
-      stray->leave_forward();
+      leave_forward(*stray);
     }
   }
   while (!stack_.empty() && !stack_.back()->is_ancestor_of(unit)) {
@@ -127,7 +124,7 @@ void ShardContext::touch_forward(Unit& unit, const OperatorUse& use) {
     if (needed(top)) {
       strays_.push_back(top);
     } else {
-      top->leave_forward();
+      leave_forward(*top);
     }
   }
   if (stack_.empty() || stack_.back() != &unit) stack_.push_back(&unit);
@@ -136,6 +133,14 @@ void ShardContext::touch_forward(Unit& unit, const OperatorUse& use) {
                  : in_training() ? GatherAhead::Pass::forward
                                  : GatherAhead::Pass::evaluation,
                  use.name);
+}
+
+void ShardContext::leave_forward(Unit& unit) {
+  const bool frees = !unit.kept_after_forward() &&
+                     !unit.options().reshard_after_forward.ranks();
+  const bool first_run = in_training() && !in_second_run();
+  if (frees && first_run && gathers_.keep_for_backward(unit)) return;
+  unit.leave_forward();
 }
 
 // Of both kinds: by backward's own operators, and by the second run of a
@@ -200,106 +205,6 @@ void ShardContext::note_gather(Unit& unit) {
 GradientFlags ShardContext::agree_on_gradients() {
   gathers_since_check_ = 0;
   return memory_.agree(units_);
-}
-
-// Backward --------------------------------------------------------------------
-
-void ShardContext::ensure_backward() {
-  if (backward_running_) return;
-  gathers_.drop_expected();
-  // What is gathered when backward begins is so on all ranks.
-  for (Unit* unit : units_) {
-    if (unit->gathered()) note_part(*unit);
-  }
-  backward_running_ = true;
-  backward_unit_ = nullptr;
-  // The callback owns a guard: when the graph task dies without running it, the
-  // backward pass has failed. It keeps the context alive.
-  class Guard {
-   public:
-    explicit Guard(std::shared_ptr<ShardContext> context)
-        : context_(std::move(context)) {}
-    ~Guard() {
-      if (!ran_) context_->abandon_backward();
-    }
-    void run() {
-      ran_ = true;
-      context_->finish_backward();
-    }
-
-   private:
-    std::shared_ptr<ShardContext> context_;
-    bool ran_ = false;
-  };
-  auto guard = std::make_shared<Guard>(shared_from_this());
-  torch::autograd::Engine::get_default_engine().queue_callback(
-      [guard] { guard->run(); });
-}
-
-// First gathered, last reduced: the order in which backward completes units,
-// roughly, and the same on all ranks. Those that joined while backward was
-// already running come at its end.
-std::vector<Unit*> ShardContext::reduction_order() const {
-  std::vector<Unit*> order;
-  for (Unit* unit : units_) {
-    if (unit->pass.took_part && unit->gradient_sync && unit->trainable()) {
-      order.push_back(unit);
-    }
-  }
-  std::stable_sort(order.begin(), order.end(), [](Unit* a, Unit* b) {
-    if (a->pass.joined_late != b->pass.joined_late) return b->pass.joined_late;
-    return a->first_gather > b->first_gather;
-  });
-  return order;
-}
-
-void ShardContext::issue_reductions() { issue_reductions(Issue::complete); }
-
-void ShardContext::issue_reductions(Issue which) {
-  for (Unit* unit : reduction_order()) {
-    if (unit->pass.reduced && !unit->holds_gradients()) continue;
-    if (which == Issue::complete &&
-        (unit->pass.joined_late || !unit->complete())) {
-      return;
-    }
-    for (Unit* other : units_) other->go_on_with_reduce();
-    unit->start_reduce();
-  }
-}
-
-void ShardContext::finish_backward() {
-  const TraceRange range("FSDP::root_post_backward_callback");
-  try {
-    issue_reductions(Issue::all);
-    for (Unit* unit : units_) {
-      if (unit->reshard_after_backward || gathers_.expects(*unit))
-        unit->reshard();
-    }
-    const auto order = reduction_order();
-    const auto had_gradient = agree_on_gradients();
-    for (Unit* unit : order) {
-      const auto at = std::find(units_.begin(), units_.end(), unit);
-      unit->finish_reduce(had_gradient[at - units_.begin()]);
-      unit->step_at_end();
-    }
-    for (Unit* unit : units_) unit->end_pass();
-    gathers_.end_pass();
-  } catch (...) {
-    abandon_backward();
-    throw;
-  }
-  stack_.clear();
-  strays_.clear();
-  backward_running_ = false;
-}
-
-void ShardContext::abandon_backward() noexcept {
-  for (Unit* unit : units_) unit->abandon_pass();
-  gathers_.drop_pass();
-  stack_.clear();
-  strays_.clear();
-  backward_unit_ = nullptr;
-  backward_running_ = false;
 }
 
 }  // namespace tessera

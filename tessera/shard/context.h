@@ -50,6 +50,10 @@ class ShardContext : public std::enable_shared_from_this<ShardContext> {
   void enter(Unit& unit, const OperatorUse& use);
   void leave() noexcept;
 
+  /// Forward is through with the unit: it is freed, unless it is kept, or
+  /// backward would gather it again at once.
+  void leave_forward(Unit& unit);
+
   /// For explicit calls outside of operators (`reshard(module)`, errors): the
   /// stack forgets `unit`.
   void forget(Unit& unit);
@@ -59,6 +63,8 @@ class ShardContext : public std::enable_shared_from_this<ShardContext> {
   /// A unit took part in the pass: it will be reduced.
   void note_part(Unit& unit);
   void note_gather(Unit& unit);
+  /// A gradient of any unit has come.
+  void note_gradient();
   void issue_reductions();
   [[nodiscard]] bool backward_running() const { return backward_running_; }
 
@@ -70,6 +76,7 @@ class ShardContext : public std::enable_shared_from_this<ShardContext> {
   void check_before_backward(Unit& unit);
   void release_others(Unit& unit, const OperatorUse& use);
   void issue_reductions(Issue which);
+  void go_on_with_reductions();
   void finish_backward();
   void abandon_backward() noexcept;
   [[nodiscard]] GradientFlags agree_on_gradients();
@@ -84,6 +91,9 @@ class ShardContext : public std::enable_shared_from_this<ShardContext> {
   GradientMemory memory_;
   Unit* backward_unit_ = nullptr;
   bool backward_running_ = false;
+  // The reduction begun last was of a small unit: the others' go on with the
+  // next gradient.
+  bool others_may_go_on_ = false;
   int64_t num_first_gathers_ = 0;
   int64_t gathers_since_check_ = 0;
   // The thread that runs operators of the tree, or none, and how many are under

@@ -55,7 +55,8 @@ std::vector<Unit*> GatherAhead::next_after(const Unit& unit, Pass pass) {
     if (alive && index_of(*alive) < units_.size()) next.push_back(alive.get());
   }
   if (!listed.empty()) return next;
-  for (const size_t index : order_of(pass).ahead(*unit.options().prefetch)) {
+  for (const size_t index :
+       order_of(pass).ahead(*unit.options().prefetch, small())) {
     next.push_back(units_[index]);
   }
   return next;
@@ -70,29 +71,59 @@ bool GatherAhead::expects(const Unit& unit) const {
          expected_.end();
 }
 
-void GatherAhead::drop_expected() {
-  for (Unit* unit : std::exchange(expected_, {})) unit->reshard();
+const SmallUnits& GatherAhead::small() {
+  if (small_.size() != units_.size()) {
+    std::vector<int64_t> bytes;
+    for (const Unit* unit : units_) bytes.push_back(unit->full_bytes());
+    small_ = small_units(bytes);
+  }
+  return small_;
+}
+
+bool GatherAhead::keep_for_backward(Unit& unit) {
+  const size_t prefetch = *unit.options().prefetch;
+  if (!unit.gathered() || !forward_.ends_within(prefetch, small()) ||
+      !backward_.starts_with(index_of(unit), prefetch, small())) {
+    return false;
+  }
+  if (std::find(kept_.begin(), kept_.end(), &unit) == kept_.end()) {
+    kept_.push_back(&unit);
+  }
+  return true;
+}
+
+void GatherAhead::begin_backward() {
+  // Left one after the other, wanted the other way round.
+  std::reverse(kept_.begin(), kept_.end());
+  for (Unit* unit : std::exchange(expected_, std::exchange(kept_, {}))) {
+    if (!expects(*unit)) unit->reshard();
+  }
 }
 
 void GatherAhead::end_pass() {
   expected_.clear();
+  kept_.clear();
   forward_.end_pass();
   backward_.end_pass();
 }
 
 void GatherAhead::drop_pass() noexcept {
   expected_.clear();
+  kept_.clear();
   forward_.drop_pass();
   backward_.drop_pass();
 }
 
 void GatherAhead::remove(const Unit& unit) noexcept {
-  expected_.erase(std::remove(expected_.begin(), expected_.end(), &unit),
-                  expected_.end());
+  for (auto* list : {&expected_, &kept_}) {
+    list->erase(std::remove(list->begin(), list->end(), &unit), list->end());
+  }
 }
 
 void GatherAhead::forget_orders() {
-  drop_expected();
+  for (Unit* unit : std::exchange(expected_, {})) unit->reshard();
+  kept_.clear();
+  small_.clear();
   forward_.clear();
   evaluation_.clear();
   backward_.clear();

@@ -3,7 +3,9 @@
 //
 // Each kind of pass learns the order in which it needs units (gather_order.h);
 // a unit's own lists (set_modules_to_forward_prefetch) come before what was
-// learned. A unit that was expected in vain is freed again.
+// learned. A unit that was expected in vain is freed again. The last unit of
+// forward that is the first one of backward is not freed between them, when its
+// gather would be started at once.
 #pragma once
 
 #include <string_view>
@@ -30,10 +32,17 @@ class GatherAhead {
   /// that the pass will want next.
   void bring(Unit& unit, Pass pass, std::string_view op);
 
+  /// Whether backward, which comes next, begins with this unit, that forward
+  /// is through with; it then stays gathered.
+  [[nodiscard]] bool keep_for_backward(Unit& unit);
+  /// As small_units has it.
+  [[nodiscard]] bool is_small(const Unit& unit) {
+    return small()[index_of(unit)];
+  }
+  /// Frees what forward expected in vain.
+  void begin_backward();
   /// Whether its gather was started and it is still expected.
   [[nodiscard]] bool expects(const Unit& unit) const;
-  /// Frees units that were expected in vain.
-  void drop_expected();
   /// A backward pass is through, with all units freed.
   void end_pass();
   /// It failed: nothing is learned from it.
@@ -46,10 +55,13 @@ class GatherAhead {
   [[nodiscard]] GatherOrder& order_of(Pass pass);
   [[nodiscard]] std::vector<Unit*> next_after(const Unit& unit, Pass pass);
   [[nodiscard]] size_t index_of(const Unit& unit) const;
+  [[nodiscard]] const SmallUnits& small();
 
   const std::vector<Unit*>& units_;
   // Gathers started for units that are expected, in this order.
   std::vector<Unit*> expected_;
+  std::vector<Unit*> kept_;  // gathered from forward to backward
+  SmallUnits small_;         // of units_; empty: not known yet
   GatherOrder forward_;
   GatherOrder evaluation_;
   GatherOrder backward_;

@@ -10,7 +10,17 @@ namespace {
 // must not fill the memory.
 constexpr size_t kLongestPass = 1 << 16;
 
+constexpr int64_t kSmall = 16;  // times as many bytes has the largest
+
 }  // namespace
+
+SmallUnits small_units(std::span<const int64_t> bytes) {
+  int64_t largest = 0;
+  for (const int64_t each : bytes) largest = std::max(largest, each);
+  SmallUnits small;
+  for (const int64_t each : bytes) small.push_back(each < largest / kSmall);
+  return small;
+}
 
 void GatherOrder::note(size_t unit) {
   if (pass_.size() == kLongestPass) clear();
@@ -24,11 +34,34 @@ bool GatherOrder::began_with(size_t unit) const {
   return !pass_.empty() && pass_.front() == unit;
 }
 
-std::vector<size_t> GatherOrder::ahead(size_t count) const {
+std::vector<size_t> GatherOrder::first_from(size_t position, size_t count,
+                                            const SmallUnits& small) const {
+  std::vector<size_t> units;
+  for (; position < learned_.size() && count > 0; ++position) {
+    units.push_back(learned_[position]);
+    if (!small[learned_[position]]) --count;
+  }
+  return units;
+}
+
+std::vector<size_t> GatherOrder::ahead(size_t count,
+                                       const SmallUnits& small) const {
   if (!follows_ || pass_.empty()) return {};
-  const auto next = learned_.begin() + static_cast<ptrdiff_t>(pass_.size());
-  const auto left = static_cast<size_t>(learned_.end() - next);
-  return {next, next + static_cast<ptrdiff_t>(std::min(count, left))};
+  return first_from(pass_.size(), count, small);
+}
+
+bool GatherOrder::ends_within(size_t count, const SmallUnits& small) const {
+  if (!follows_ || pass_.empty()) return false;
+  for (size_t i = pass_.size(); i < learned_.size(); ++i) {
+    if (!small[learned_[i]] && count-- == 0) return false;
+  }
+  return true;
+}
+
+bool GatherOrder::starts_with(size_t unit, size_t count,
+                              const SmallUnits& small) const {
+  const auto first = first_from(0, count, small);
+  return std::find(first.begin(), first.end(), unit) != first.end();
 }
 
 void GatherOrder::end_pass() {

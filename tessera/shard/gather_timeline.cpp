@@ -6,7 +6,7 @@
 namespace tessera {
 
 GatherTimeline::GatherTimeline(std::vector<int64_t> bytes, size_t prefetch)
-    : prefetch_(prefetch) {
+    : small_(small_units(bytes)), prefetch_(prefetch) {
   for (const int64_t each : bytes) units_.push_back({.bytes = each});
 }
 
@@ -25,7 +25,7 @@ int64_t GatherTimeline::bring(size_t unit, Pass pass) {
   int64_t added = gather(state);
   GatherOrder& order = pass == Pass::forward ? forward_ : backward_;
   order.note(unit);
-  for (const size_t next : order.ahead(prefetch_)) {
+  for (const size_t next : order.ahead(prefetch_, small_)) {
     if (units_[next].gathered) continue;
     added += gather(units_[next]);
     units_[next].is_ahead = true;
@@ -38,6 +38,15 @@ int64_t GatherTimeline::free(size_t unit) {
   if (state.is_ahead || !std::exchange(state.gathered, false)) return 0;
   now_ -= state.bytes;
   return -state.bytes;
+}
+
+int64_t GatherTimeline::leave_forward(size_t unit) {
+  State& state = units_[unit];
+  if (state.gathered && forward_.ends_within(prefetch_, small_) &&
+      backward_.starts_with(unit, prefetch_, small_)) {
+    state.is_ahead = true;
+  }
+  return free(unit);
 }
 
 void GatherTimeline::end_step() {

@@ -27,6 +27,10 @@ class GatherTimeline {
   /// Returns the bytes that this adds: none, or fewer than none. A unit that
   /// was gathered ahead stays.
   int64_t free(size_t unit);
+  /// Likewise, at the end of its forward: it stays for backward where that
+  /// would gather it again at once.
+  int64_t leave_forward(size_t unit);
+  [[nodiscard]] bool is_small(size_t unit) const { return small_[unit]; }
   /// Gathered, and not only ahead.
   [[nodiscard]] bool is_in_use(size_t unit) const {
     return units_[unit].gathered && !units_[unit].is_ahead;
@@ -49,6 +53,7 @@ class GatherTimeline {
   int64_t gather(State& state);
 
   std::vector<State> units_;
+  const SmallUnits small_;
   const size_t prefetch_;
   GatherOrder forward_, backward_;
   int64_t now_ = 0;

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "tessera/base/error.h"
+#include "tessera/shard/check_step_memory.h"
 #include "tessera/shard/gather_timeline.h"
 
 namespace tessera {
@@ -149,7 +149,7 @@ class Step {
       parts_ += states_[unit].part;
       parts_peak_ = std::max(parts_peak_, parts_);
     }
-    add(gathers_.free(unit));
+    add(in_parts ? gathers_.free(unit) : gathers_.leave_forward(unit));
   }
 
   void free(size_t unit) { add(gathers_.free(unit)); }
@@ -157,7 +157,10 @@ class Step {
   // What waits in the reduce dtype takes the new ones up.
   void take_gradients(const UnitVisit& visit) {
     State& state = states_[visit.unit];
-    if (brings_gradient(visit)) --state.awaited;
+    if (brings_gradient(visit)) {
+      --state.awaited;
+      if (others_may_go_on_) free_inputs();
+    }
     add(visit.gradient_bytes);
     state.held += visit.gradient_bytes;
     spike(2 * visit.added_bytes);  // it, and the sum, which replaces both
@@ -174,19 +177,26 @@ class Step {
   }
 
   void start_reduction(size_t unit) {
-    for (State& other : states_) {
-      if (plan_.reduce_buffers == ReduceBuffers::until_next) {
-        free_input(other.reduction);
-      }
-      sum_over_replicas(other.reduction);
+    others_may_go_on_ = plan_.reduce_buffers == ReduceBuffers::until_next &&
+                        gathers_.is_small(unit);
+    if (!others_may_go_on_) {
+      free_inputs();
+      for (State& other : states_) sum_over_replicas(other.reduction);
+      step_those_that_may();
     }
-    step_those_that_may();
     State& state = states_[unit];
     state.reduction = reduction_bytes(plan_.units[unit], plan_.reduce_buffers,
                                       plan_.replicas);
     add(state.reduction.input);  // filled from the gradients, which are there
     add(-std::exchange(state.held, 0) - std::exchange(state.waiting, 0));
     add(state.reduction.output + state.reduction.received);
+  }
+
+  // On a CPU they stay until the end.
+  void free_inputs() {
+    others_may_go_on_ = false;
+    if (plan_.reduce_buffers == ReduceBuffers::until_end) return;
+    for (State& state : states_) free_input(state.reduction);
   }
 
   // Nothing is left of the sum over the shard axis by then.
@@ -231,6 +241,7 @@ class Step {
   GatherTimeline& gathers_;
   std::vector<State> states_;
   std::vector<size_t> order_;
+  bool others_may_go_on_ = false;  // as in ShardContext
   int64_t between_steps_ = 0;
   int64_t parts_ = 0;
   int64_t parts_peak_ = 0;
@@ -250,26 +261,10 @@ GatherTimeline gathers_of(const StepMemory& plan) {
   return {std::move(bytes), one_rank ? 0 : plan.prefetch};
 }
 
-void check(const StepMemory& step) {
-  const size_t count = step.units.size();
-  for (const UnitMemory& unit : step.units) {
-    require(!unit.parent || *unit.parent < count, [&] {
-      return str("resident_bytes: no unit ", *unit.parent, " among ", count,
-                 " to be a parent; count from 0.");
-    });
-  }
-  for (const UnitVisit& visit : step.visits) {
-    require(visit.unit < count, [&] {
-      return str("resident_bytes: no unit ", visit.unit, " among ", count,
-                 " to be visited; count from 0.");
-    });
-  }
-}
-
 }  // namespace
 
 ResidentBytes resident_bytes(const StepMemory& plan) {
-  check(plan);
+  check_step_memory(plan);
   GatherTimeline gathers = gathers_of(plan);
   Step first(plan, gathers);
   first.forward();

@@ -48,6 +48,7 @@ void Unit::on_gradient(size_t g, size_t i) {
   });
   if (pass.reduced) step.note_late_use(name_);
   context_->note_part(*this);
+  context_->note_gradient();
   group.gradients().held().hold(i, std::move(grad));
   if (!arrived_[g][i]) {
     arrived_[g][i] = true;

@@ -52,13 +52,18 @@ std::pair<Tensors, std::vector<int64_t>> train(const World& world,
   return {weights, gathers};
 }
 
-TEST_F(Prefetch, ChangesNoBitAndGathersNoUnitMoreOften) {
+// All but c, with which forward ends, are freed after forward; the last ones of
+// these are the first in backward, and stay once the order is known.
+TEST_F(Prefetch, ChangesNoBitAndGathersTheLastUnitsOnce) {
   for (const int world_size : {2, 3}) {
     on_ranks(world_size, [&](const World& world) {
       const auto [plain, plain_gathers] = train(world, 0);
       for (const size_t prefetch : {1, 2, 9}) {
         const auto [weights, gathers] = train(world, prefetch);
-        EXPECT_EQ(gathers, plain_gathers) << prefetch;
+        std::vector<int64_t> fewer = plain_gathers;
+        if (prefetch >= 1) fewer[1] -= 3;
+        if (prefetch >= 2) fewer[0] -= 3;
+        EXPECT_EQ(gathers, fewer) << prefetch;
         ASSERT_EQ(weights.size(), plain.size());
         for (const auto& [name, weight] : weights) {
           EXPECT_TRUE(weight.equal(plain.at(name))) << name << " " << prefetch;

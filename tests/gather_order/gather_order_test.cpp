@@ -7,6 +7,8 @@ namespace {
 
 using Units = std::vector<size_t>;
 
+const SmallUnits kLarge(6, false);
+
 void run_pass(GatherOrder& order, const Units& units) {
   for (const size_t unit : units) order.note(unit);
   order.end_pass();
@@ -14,22 +16,22 @@ void run_pass(GatherOrder& order, const Units& units) {
 
 TEST(GatherOrder, KnowsNothingInTheFirstPass) {
   GatherOrder order;
-  EXPECT_EQ(order.ahead(2), Units());
+  EXPECT_EQ(order.ahead(2, kLarge), Units());
   order.note(0);
-  EXPECT_EQ(order.ahead(2), Units());
+  EXPECT_EQ(order.ahead(2, kLarge), Units());
 }
 
 TEST(GatherOrder, ForeseesWhatTheLastPassDid) {
   GatherOrder order;
   run_pass(order, {0, 2, 2, 1, 0});
-  EXPECT_EQ(order.ahead(9), Units()) << "before the pass has begun";
+  EXPECT_EQ(order.ahead(9, kLarge), Units()) << "before the pass has begun";
   const Units pass = {0, 2, 2, 1, 0};
   for (size_t i = 0; i < pass.size(); ++i) {
     order.note(pass[i]);
     const Units rest(pass.begin() + i + 1, pass.end());
-    EXPECT_EQ(order.ahead(9), rest);
-    EXPECT_EQ(order.ahead(0), Units());
-    EXPECT_EQ(order.ahead(1).size(), rest.empty() ? 0U : 1U);
+    EXPECT_EQ(order.ahead(9, kLarge), rest);
+    EXPECT_EQ(order.ahead(0, kLarge), Units());
+    EXPECT_EQ(order.ahead(1, kLarge).size(), rest.empty() ? 0U : 1U);
   }
 }
 
@@ -38,19 +40,57 @@ TEST(GatherOrder, ForeseesNothingOnceAPassGoesItsOwnWay) {
   run_pass(order, {0, 1, 2, 3});
   order.note(0);
   order.note(2);
-  EXPECT_EQ(order.ahead(1), Units());
+  EXPECT_EQ(order.ahead(1, kLarge), Units());
   order.note(2);  // as learned at this place, but not by the same way
-  EXPECT_EQ(order.ahead(1), Units());
+  EXPECT_EQ(order.ahead(1, kLarge), Units());
   order.end_pass();
   order.note(0);
-  EXPECT_EQ(order.ahead(1), Units({2})) << "the new way is learned";
+  EXPECT_EQ(order.ahead(1, kLarge), Units({2})) << "the new way is learned";
 }
 
 TEST(GatherOrder, ForeseesNothingBehindTheEndOfALongerPass) {
   GatherOrder order;
   run_pass(order, {0, 1});
   for (const size_t unit : {0, 1, 2}) order.note(unit);
-  EXPECT_EQ(order.ahead(1), Units());
+  EXPECT_EQ(order.ahead(1, kLarge), Units());
+}
+
+TEST(GatherOrder, LooksPastSmallUnits) {
+  const SmallUnits small = small_units(std::vector<int64_t>{320, 19, 20, 0});
+  EXPECT_EQ(small, SmallUnits({false, true, false, true}));
+  GatherOrder order;
+  run_pass(order, {0, 1, 3, 2, 1});
+  order.note(0);
+  EXPECT_EQ(order.ahead(1, small), Units({1, 3, 2}));
+  EXPECT_EQ(order.ahead(2, small), Units({1, 3, 2, 1}));
+  EXPECT_EQ(order.ahead(0, small), Units());
+}
+
+TEST(GatherOrder, KnowsWhenAPassIsNearItsEnd) {
+  const SmallUnits small = {false, true, false, false};
+  GatherOrder order;
+  EXPECT_FALSE(order.ends_within(9, small));
+  run_pass(order, {0, 2, 1, 3});
+  order.note(0);
+  EXPECT_FALSE(order.ends_within(1, small)) << "2 and 3 are left";
+  EXPECT_TRUE(order.ends_within(2, small));
+  order.note(2);
+  EXPECT_TRUE(order.ends_within(1, small)) << "1 is small";
+  EXPECT_FALSE(order.ends_within(0, small));
+  order.note(3);
+  EXPECT_FALSE(order.ends_within(9, small)) << "it goes its own way";
+}
+
+TEST(GatherOrder, KnowsHowAPassBegins) {
+  const SmallUnits small = {false, true, false, false};
+  GatherOrder order;
+  EXPECT_FALSE(order.starts_with(0, 9, small));
+  run_pass(order, {1, 2, 3});
+  EXPECT_TRUE(order.starts_with(1, 1, small));
+  EXPECT_TRUE(order.starts_with(2, 1, small));
+  EXPECT_FALSE(order.starts_with(3, 1, small));
+  EXPECT_TRUE(order.starts_with(3, 2, small));
+  EXPECT_FALSE(order.starts_with(1, 0, small));
 }
 
 TEST(GatherOrder, LearnsNothingFromAPassThatFailedOrNeverBegan) {
@@ -60,7 +100,7 @@ TEST(GatherOrder, LearnsNothingFromAPassThatFailedOrNeverBegan) {
   order.drop_pass();
   order.end_pass();
   order.note(0);
-  EXPECT_EQ(order.ahead(1), Units({1}));
+  EXPECT_EQ(order.ahead(1, kLarge), Units({1}));
 }
 
 TEST(GatherOrder, ForgetsWhenTheUnitsChange) {
@@ -68,7 +108,7 @@ TEST(GatherOrder, ForgetsWhenTheUnitsChange) {
   run_pass(order, {0, 1});
   order.clear();
   order.note(0);
-  EXPECT_EQ(order.ahead(1), Units());
+  EXPECT_EQ(order.ahead(1, kLarge), Units());
   EXPECT_TRUE(order.began_with(0));
   EXPECT_FALSE(order.began_with(1));
 }

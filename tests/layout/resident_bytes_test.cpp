@@ -167,13 +167,15 @@ TEST(ResidentBytes, PrefetchGathersTheNextUnitEarlier) {
   step.units.push_back(matrix());
   step.visits.push_back({2, 4 * kKiB});
   EXPECT_EQ(resident_bytes(step).gathered_peak, 4 * kKiB);
+  EXPECT_EQ(resident_bytes(step).num_gathers, (std::vector<int64_t>{2, 2, 1}));
   step.prefetch = 1;
   EXPECT_EQ(resident_bytes(step).gathered_peak, 2 * 4 * kKiB);
+  // The one before the last stays, too: backward would gather it at once.
+  EXPECT_EQ(resident_bytes(step).num_gathers, (std::vector<int64_t>{2, 1, 1}));
   step.prefetch = 5;
   const auto bytes = resident_bytes(step);
   EXPECT_EQ(bytes.gathered_peak, 3 * 4 * kKiB);
-  // The last unit stays for backward.
-  EXPECT_EQ(bytes.num_gathers, (std::vector<int64_t>{2, 2, 1}));
+  EXPECT_EQ(bytes.num_gathers, (std::vector<int64_t>{1, 1, 1}));
 }
 
 TEST(ResidentBytes, AFrozenUnitTakesNoReduction) {

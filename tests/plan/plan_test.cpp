@@ -84,13 +84,14 @@ TEST(Plan, PrefetchTakesTheNextUnitsMemoryEarlier) {
       .shard = {.param_dtype = Precision::bfloat16, .prefetch = 1}};
   const Plan one = plan_training(options);
   const int64_t block = unit(one, "layers").full_numel;
-  EXPECT_EQ(one.memory.gathered,
-            2 * (block + unit(one, "embed_tokens").full_numel));
+  // The last block stays beside the root and the head, until backward.
+  EXPECT_EQ(one.memory.gathered, 2 * (block + unit(one, "root").full_numel +
+                                      unit(one, "lm_head").full_numel));
   options.shard.prefetch = 2;
   EXPECT_EQ(plan_training(options).memory.gathered,
             one.memory.gathered + 2 * block);
   EXPECT_EQ(one.collectives[0].bytes,
-            plan_training(options).collectives[0].bytes);
+            plan_training(options).collectives[0].bytes + 2 * block);
   options.shard.prefetch = 0;
   EXPECT_LT(plan_training(options).memory.peak, one.memory.peak);
   options.ranks = 1;
@@ -119,7 +120,7 @@ TEST(Plan, OneRankWithoutACastGathersNothing) {
             0);
 }
 
-TEST(Plan, BlocksAreGatheredTwiceAndReducedOnce) {
+TEST(Plan, BlocksButTheLastAreGatheredTwiceAndReducedOnce) {
   const ModelConfig model = model_preset("tiny").model;  // 4 layers
   const Plan plan =
       plan_training({.model = model,
@@ -127,9 +128,10 @@ TEST(Plan, BlocksAreGatheredTwiceAndReducedOnce) {
                      .shard = {.param_dtype = Precision::bfloat16}});
   ASSERT_EQ(plan.collectives.size(), 2u);
   const CollectivePlan& gather = plan.collectives[0];
-  EXPECT_EQ(gather.calls, 2 * 4 + 3);  // embedding, head and root once
+  // Embedding, head, root and the last block, which stays for backward, once.
+  EXPECT_EQ(gather.calls, 2 * 3 + 4);
   EXPECT_EQ(gather.bytes, 2 * (sum(plan, &UnitPlan::full_numel) +
-                               4 * unit(plan, "layers").full_numel));
+                               3 * unit(plan, "layers").full_numel));
   EXPECT_EQ(gather.bytes_sent, gather.bytes / 2);
   EXPECT_EQ(plan.collectives[1].calls, 4 + 3);
   EXPECT_EQ(plan.collectives[1].bytes, 4 * sum(plan, &UnitPlan::full_numel));
@@ -302,7 +304,7 @@ TEST(Plan, PartsThatAreKeptMakeBackwardsGathersStayAmongTheirRanks) {
   EXPECT_EQ(parts.calls, 4);  // the blocks; head and root are there still
   EXPECT_EQ(parts.bytes, 4 * 4 * unit(plan, "layers").full_numel);
   EXPECT_EQ(plan.collectives[0].bytes + parts.bytes,
-            always.collectives[0].bytes);
+            always.collectives[0].bytes + 4 * unit(plan, "layers").full_numel);
   EXPECT_EQ(plan.memory.parts, 4 / 2 *
                                    (4 * unit(plan, "layers").full_numel +
                                     unit(plan, "embed_tokens").full_numel));

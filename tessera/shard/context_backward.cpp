@@ -1,0 +1,126 @@
+#include <torch/csrc/autograd/engine.h>
+
+#include <algorithm>
+
+#include "tessera/shard/context.h"
+#include "tessera/shard/trace_range.h"
+
+// A backward pass: begun, its reductions issued in one order, finished.
+
+namespace tessera {
+
+void ShardContext::ensure_backward() {
+  if (backward_running_) return;
+  gathers_.begin_backward();
+  // What is gathered when backward begins is so on all ranks.
+  for (Unit* unit : units_) {
+    if (unit->gathered()) note_part(*unit);
+  }
+  backward_running_ = true;
+  backward_unit_ = nullptr;
+  // The callback owns a guard: when the graph task dies without running it, the
+  // backward pass has failed. It keeps the context alive.
+  class Guard {
+   public:
+    explicit Guard(std::shared_ptr<ShardContext> context)
+        : context_(std::move(context)) {}
+    ~Guard() {
+      if (!ran_) context_->abandon_backward();
+    }
+    void run() {
+      ran_ = true;
+      context_->finish_backward();
+    }
+
+   private:
+    std::shared_ptr<ShardContext> context_;
+    bool ran_ = false;
+  };
+  auto guard = std::make_shared<Guard>(shared_from_this());
+  torch::autograd::Engine::get_default_engine().queue_callback(
+      [guard] { guard->run(); });
+}
+
+// First gathered, last reduced: the order in which backward completes units,
+// roughly, and the same on all ranks. Those that joined while backward was
+// already running come at its end.
+std::vector<Unit*> ShardContext::reduction_order() const {
+  std::vector<Unit*> order;
+  for (Unit* unit : units_) {
+    if (unit->pass.took_part && unit->gradient_sync && unit->trainable()) {
+      order.push_back(unit);
+    }
+  }
+  std::stable_sort(order.begin(), order.end(), [](Unit* a, Unit* b) {
+    if (a->pass.joined_late != b->pass.joined_late) return b->pass.joined_late;
+    return a->first_gather > b->first_gather;
+  });
+  return order;
+}
+
+void ShardContext::issue_reductions() { issue_reductions(Issue::complete); }
+
+void ShardContext::issue_reductions(Issue which) {
+  for (Unit* unit : reduction_order()) {
+    if (unit->pass.reduced && !unit->holds_gradients()) continue;
+    if (which == Issue::complete &&
+        (unit->pass.joined_late || !unit->complete())) {
+      return;
+    }
+    // On a GPU the compute would wait for the others' sums before they had any
+    // time.
+    const bool hides_nothing =
+        !lanes_->device.is_cpu() && gathers_.is_small(*unit);
+    if (!hides_nothing) go_on_with_reductions();
+    others_may_go_on_ = hides_nothing;
+    unit->start_reduce();
+  }
+}
+
+void ShardContext::go_on_with_reductions() {
+  others_may_go_on_ = false;
+  for (Unit* unit : units_) unit->go_on_with_reduce();
+}
+
+void ShardContext::note_gradient() {
+  if (others_may_go_on_) go_on_with_reductions();
+}
+
+void ShardContext::finish_backward() {
+  const TraceRange range("FSDP::root_post_backward_callback");
+  try {
+    issue_reductions(Issue::all);
+    for (Unit* unit : units_) {
+      if (unit->reshard_after_backward || gathers_.expects(*unit))
+        unit->reshard();
+    }
+    const auto order = reduction_order();
+    const auto had_gradient = agree_on_gradients();
+    for (Unit* unit : order) {
+      const auto at = std::find(units_.begin(), units_.end(), unit);
+      unit->finish_reduce(had_gradient[at - units_.begin()]);
+      unit->step_at_end();
+    }
+    for (Unit* unit : units_) unit->end_pass();
+    gathers_.end_pass();
+  } catch (...) {
+    abandon_backward();
+    throw;
+  }
+  stack_.clear();
+  strays_.clear();
+  others_may_go_on_ = false;
+  backward_running_ = false;
+}
+
+void ShardContext::abandon_backward() noexcept {
+  for (Unit* unit : units_) unit->abandon_pass();
+  gathers_.drop_pass();
+  stack_.clear();
+  strays_.clear();
+  backward_unit_ = nullptr;
+  others_may_go_on_ = false;
+  backward_running_ = false;
+}
+
+}  // namespace tessera
