@@ -2,6 +2,9 @@
 
 #include <torch/torch.h>
 
+#include <memory>
+#include <utility>
+
 #include "tessera/kernels/linear_each.h"
 #include "tessera/kernels/rope.h"
 #include "tessera/kernels/swiglu.h"
@@ -93,12 +96,17 @@ void LlamaBlockImpl::drop_norm(const RMSNorm& norm_of, const SumAndNorm& x,
                       [norm_of, sum = x.sum] { return norm_of->norm(sum); });
 }
 
-std::vector<Tensor> LlamaBlockImpl::turned(const SumAndNorm& x,
-                                           const Rotary& rotary) {
-  const auto qkv = project(x.norm, {q_proj_, k_proj_, v_proj_});
-  drop_norm(input_layernorm_, x, qkv);
-  return {turn(qkv[0], heads_, rotary), turn(qkv[1], kv_heads_, rotary),
-          qkv[2]};
+std::vector<Tensor> LlamaBlockImpl::attention_inputs(const SumAndNorm& x,
+                                                     const Rotary& rotary) {
+  const auto projected = project(x.norm, {q_proj_, k_proj_, v_proj_});
+  drop_norm(input_layernorm_, x, projected);
+  return turned(projected, rotary);
+}
+
+std::vector<Tensor> LlamaBlockImpl::turned(const std::vector<Tensor>& projected,
+                                           const Rotary& rotary) const {
+  return {turn(projected[0], heads_, rotary),
+          turn(projected[1], kv_heads_, rotary), projected[2]};
 }
 
 Tensor LlamaBlockImpl::attend(const std::vector<Tensor>& qkv,
@@ -124,6 +132,11 @@ Stream LlamaBlockImpl::forward(const Stream& stream, const Rotary& rotary,
   const bool in_regions = recompute_ == RecomputePolicy::block ||
                           recompute_ == RecomputePolicy::but_attention;
   if (!in_regions || cache != nullptr) return keeping(stream, rotary, cache);
+  // The norm's kernel adds up, too, and keeps the sum, which is the input.
+  if (recompute_ == RecomputePolicy::but_attention &&
+      kernels_ == ModelKernels::fused) {
+    return freeing_but_attention(stream, rotary);
+  }
   // Added up before, so that one tensor is kept for a block and not two.
   const Tensor x = stream.branch.defined() ? stream.residual + stream.branch
                                            : stream.residual;
@@ -135,7 +148,7 @@ Stream LlamaBlockImpl::forward(const Stream& stream, const Rotary& rotary,
 Stream LlamaBlockImpl::keeping(const Stream& stream, const Rotary& rotary,
                                LayerCache* cache) {
   const auto x = input_layernorm_(stream);
-  const Widened w = widen(x.sum, attend(turned(x, rotary), cache));
+  const Widened w = widen(x.sum, attend(attention_inputs(x, rotary), cache));
   const Tensor out = down_proj_(w.inner);
   if (recompute_ == RecomputePolicy::selective) {
     free_until_backward(w.inner, {out},
@@ -150,8 +163,8 @@ Stream LlamaBlockImpl::recomputing(const Tensor& x, const Rotary& rotary) {
   return narrow(recompute_outputs(
       [this, rotary](const TensorVector& in) -> TensorVector {
         const auto normed = input_layernorm_(Stream{in[0], {}});
-        const Widened w =
-            widen(normed.sum, attend(turned(normed, rotary), nullptr));
+        const Widened w = widen(
+            normed.sum, attend(attention_inputs(normed, rotary), nullptr));
         return {w.sum, w.inner};
       },
       {x}, region_options()));
@@ -161,7 +174,7 @@ Stream LlamaBlockImpl::recomputing_but_attention(const Tensor& x,
                                                  const Rotary& rotary) {
   const auto qkv = recompute_outputs(
       [this, rotary](const TensorVector& in) {
-        return turned(input_layernorm_(Stream{in[0], {}}), rotary);
+        return attention_inputs(input_layernorm_(Stream{in[0], {}}), rotary);
       },
       {x}, {.random = RecomputeOptions::Random::none});
   const Tensor mixed = attend(qkv.values, nullptr);
@@ -175,6 +188,37 @@ Stream LlamaBlockImpl::recomputing_but_attention(const Tensor& x,
         return {w.sum, w.inner};
       },
       {x, mixed}, region_options()));
+}
+
+// As recomputing_but_attention, but the norm is no part of a region: its
+// backward adds the gradients of its input up in its own pass.
+Stream LlamaBlockImpl::freeing_but_attention(const Stream& stream,
+                                             const Rotary& rotary) {
+  const SumAndNorm x = input_layernorm_(stream);
+  const auto projected = project(x.norm, {q_proj_, k_proj_, v_proj_});
+  const auto qkv = turned(projected, rotary);
+  const Tensor mixed = attend(qkv, nullptr);
+  // Made again at once, and taken one by one: the norm last.
+  const auto again = [this, sum = x.sum, rotary,
+                      made = std::make_shared<TensorVector>()](size_t i) {
+    if (made->empty() || !made->at(i).defined()) {
+      const Tensor norm = input_layernorm_->norm(sum);
+      *made = turned(project(norm, {q_proj_, k_proj_, v_proj_}), rotary);
+      made->push_back(norm);
+    }
+    return std::exchange(made->at(i), Tensor());
+  };
+  for (size_t i = 0; i < qkv.size(); ++i) {
+    free_until_backward(qkv[i], {mixed}, [again, i] { return again(i); });
+  }
+  free_until_backward(x.norm, projected,
+                      [again, i = qkv.size()] { return again(i); });
+  return narrow(recompute_outputs(
+      [this](const TensorVector& in) -> TensorVector {
+        const Widened w = widen(in[0], in[1]);
+        return {w.sum, w.inner};
+      },
+      {x.sum, mixed}, region_options()));
 }
 
 Stream LlamaBlockImpl::narrow(const RecomputedOutputs& widened) {

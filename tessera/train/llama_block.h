@@ -73,8 +73,11 @@ class LlamaBlockImpl : public torch::nn::Module {
   [[nodiscard]] std::vector<at::Tensor> project(
       const at::Tensor& x, const std::vector<torch::nn::Linear>& layers) const;
   /// Queries, keys and values, [B, N, width] each.
-  [[nodiscard]] std::vector<at::Tensor> turned(const SumAndNorm& x,
-                                               const Rotary& rotary);
+  [[nodiscard]] std::vector<at::Tensor> attention_inputs(const SumAndNorm& x,
+                                                         const Rotary& rotary);
+  /// Likewise, of what they were before their positions.
+  [[nodiscard]] std::vector<at::Tensor> turned(
+      const std::vector<at::Tensor>& projected, const Rotary& rotary) const;
   [[nodiscard]] at::Tensor attend(const std::vector<at::Tensor>& qkv,
                                   LayerCache* cache) const;
   [[nodiscard]] Widened widen(const at::Tensor& residual,
@@ -84,6 +87,8 @@ class LlamaBlockImpl : public torch::nn::Module {
   [[nodiscard]] Stream recomputing(const at::Tensor& x, const Rotary& rotary);
   [[nodiscard]] Stream recomputing_but_attention(const at::Tensor& x,
                                                  const Rotary& rotary);
+  [[nodiscard]] Stream freeing_but_attention(const Stream& stream,
+                                             const Rotary& rotary);
   /// {sum, inner} of a region, and the product after it.
   [[nodiscard]] Stream narrow(const RecomputedOutputs& widened);
   [[nodiscard]] RecomputeOptions region_options() const;

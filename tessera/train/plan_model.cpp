@@ -188,8 +188,12 @@ BlockBytes block_bytes(const ModelConfig& m, const ForwardShape& s,
       break;
     case RecomputePolicy::selective:
       return selective_bytes(m, s);
-    case RecomputePolicy::but_attention:
-      return region_bytes(m, s, attention);
+    case RecomputePolicy::but_attention: {
+      BlockBytes bytes = region_bytes(m, s, attention);
+      // The first norm is no part of a region, and keeps its deviation.
+      if (is_fused(m)) bytes.kept += s.tokens() * kFloatBytes;
+      return bytes;
+    }
     case RecomputePolicy::block:
       return region_bytes(m, s, 0);
   }
