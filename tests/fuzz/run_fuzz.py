@@ -9,16 +9,27 @@ import sys
 import tempfile
 
 
+END = b"PK\x05\x06"  # of a zip file, and 18 bytes more
+END_BYTES = 22
+
+
+def items_of(data):
+    """The items of a data file, each a whole zip file."""
+    while (at := data.find(END)) >= 0:
+        end = at + END_BYTES
+        yield data[:end]
+        data = data[end:]
+
+
 def seeds(parser, fixtures):
     """Real files, cut to what one input of the parser is."""
     for path in sorted(fixtures.glob("*/*metadata")):
         if path.stat().st_size < 20000:
             yield path.read_bytes()
     if parser == "item":
-        for path in sorted(fixtures.glob("handmade_minimal/*.distcp")):
-            data = path.read_bytes()
-            for part in data.split(b"PK\x05\x06")[:-1]:
-                yield part
+        for name in ("handmade_minimal", "plain_all_dtypes"):
+            for path in sorted(fixtures.glob(f"{name}/*.distcp")):
+                yield from items_of(path.read_bytes())
 
 
 def main():
