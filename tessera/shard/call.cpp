@@ -46,7 +46,7 @@ void CallScope::refuse_unknown_output() const {
           return str("call: unit '", unit->name(),
                      "' has an output_dtype, but "
                      "the module returns a type that cannot be looked into. "
-                     "Return a tensor, or a vector or tuple of tensors.");
+                     "Return tensors in standard containers.");
         });
   }
 }
