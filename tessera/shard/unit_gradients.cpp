@@ -87,8 +87,12 @@ void Unit::start_reduce() {
 }
 
 void Unit::go_on_with_reduce() {
-  for (const auto& group : groups_) {
-    group->gradients().go_on(label("backward", ""));
+  // On CPU it would wait here for ranks that lack a gradient of this unit: they
+  // take part at the end of backward only, and that needs this rank's gathers.
+  if (!lanes()->device.is_cpu()) {
+    for (const auto& group : groups_) {
+      group->gradients().go_on(label("backward", ""));
+    }
   }
   step_early();
 }

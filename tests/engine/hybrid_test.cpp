@@ -141,6 +141,45 @@ TEST_F(Hybrid, AUnitThatTheLastMicroBatchLeavesOutKeepsItsGradients) {
   });
 }
 
+// Three blocks: the last one's gradients are whole on three ranks long before
+// the fourth, which lacks one, gives its own. Nobody may wait for them before
+// the first block has been gathered.
+struct ThreeImpl : nn::Module {
+  Block a{nullptr}, b{nullptr}, c{nullptr};
+  ThreeImpl() {
+    a = register_module("a", Block(6, 8));
+    b = register_module("b", Block(8, 8));
+    c = register_module("c", Block(8, 8));
+  }
+};
+
+TEST_F(Hybrid, AGradientThatOneRankLacksHoldsUpNoGatherInBackward) {
+  const Make make = [] { return std::make_shared<ThreeImpl>(); };
+  const Loss loss = [](nn::Module& module, const Turn& turn) {
+    auto& three = dynamic_cast<ThreeImpl&>(module);
+    const Tensor h = three.a(input(turn)) + three.a->extra;
+    const Tensor y = three.c(three.b(h) + three.b->extra);
+    return square_loss(turn.rank == 0 ? y : y + three.c->extra);
+  };
+  const Tensors mean = gradients_of_one_process(4, make, loss);
+  on_ranks(4, [&](const World& world) {
+    Model model = build(make);
+    FullyShardOptions options = options_for(hybrid_mesh(world, 2, 2));
+    options.reshard_after_forward = Reshard::always;
+    for (const auto& child : model->children()) fully_shard(*child, options);
+    fully_shard(*model, options);
+    loss(*model, {world.rank(), 0, 1}).backward();
+    for (const auto& item : model->named_parameters()) {
+      for (const Box& box : spread_of(item.value())->boxes) {
+        expect_close(
+            local(item.value().grad()),
+            mean.at(item.key()).narrow(0, box.offsets[0], box.lengths[0]),
+            item.key());
+      }
+    }
+  });
+}
+
 TEST_F(Hybrid, ReplicatedOverTwoAxesAveragesOverAllRanks) {
   const Tensors mean = gradients_of_one_process(4, make_net, plain_loss);
   on_ranks(4, [&](const World& world) {
