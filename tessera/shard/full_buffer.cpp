@@ -178,10 +178,9 @@ void FullBuffer::reshard_to_keepers() {
 }
 
 Pending FullBuffer::all_gather(const std::vector<GatherCall>& calls,
-                               const CallLabel& label) {
-  return plan_->all_gather
-             ? plan_->all_gather->start(calls, *plan_->lanes->gather, label)
-             : plan_->lanes->gather->all_gather(calls, label);
+                               Communicator& over, const CallLabel& label) {
+  return plan_->all_gather ? plan_->all_gather->start(calls, over, label)
+                           : over.all_gather(calls, label);
 }
 
 Pending FullBuffer::start_collective(From from, const CallLabel& label) {
@@ -192,19 +191,21 @@ Pending FullBuffer::start_collective(From from, const CallLabel& label) {
   gather_issued_.record(current_stream(plan_->lanes->device));
   gather_issued_.block(plan_->lanes->gather_stream);
   StreamScope scope(plan_->lanes->gather_stream);
+  Communicator& over_all = *plan_->lanes->gather;
   Pending pending;
   if (from == From::keepers && kept_by_keepers()) {
-    pending = plan_->options.keepers->all_gather(keeper_calls(full_flat, kept_),
-                                                 label);
+    pending = all_gather(keeper_calls(full_flat, kept_),
+                         *plan_->options.keepers, label);
   } else if (plan_->options.transform) {
     const auto calls = transformed_.begin(*plan_, shards_.master()->data);
-    if (!calls.empty()) pending = all_gather(calls, label);
+    if (!calls.empty()) pending = all_gather(calls, over_all, label);
     // On CPU it has not come yet.
     if (!plan_->lanes->device.is_cpu()) transformed_.finish(*plan_, full_flat);
   } else {
     shards_.master()->refresh_copy();
     const auto calls = gather_calls(full_flat, shards_.master()->sent());
-    if (plan_->layout.world_size() > 1) pending = all_gather(calls, label);
+    if (plan_->layout.world_size() > 1)
+      pending = all_gather(calls, over_all, label);
   }
   gather_done_.record(plan_->lanes->gather_stream);
   return pending;

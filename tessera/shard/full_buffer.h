@@ -85,7 +85,7 @@ class FullBuffer {
                                         c10::ScalarType to) const;
   [[nodiscard]] std::vector<GatherCall> keeper_calls(
       const at::Tensor& full_flat, const at::Tensor& kept) const;
-  Pending all_gather(const std::vector<GatherCall>& calls,
+  Pending all_gather(const std::vector<GatherCall>& calls, Communicator& over,
                      const CallLabel& label);
   Pending start_collective(From from, const CallLabel& label);
 

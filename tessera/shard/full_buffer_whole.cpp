@@ -20,7 +20,7 @@ std::vector<at::Tensor> FullBuffer::whole(Values values,
     shards_.adopt_replaced();
     const auto calls = gather_calls(flat, shards_.master()->data);
     if (plan_->layout.world_size() > 1) {
-      all_gather(calls, label).wait();
+      all_gather(calls, *plan_->lanes->gather, label).wait();
     }
   } else {
     fill_unset(flat);
