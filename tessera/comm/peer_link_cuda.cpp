@@ -12,6 +12,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/comm/byte_overlap.h"
+#include "tessera/comm/call_bytes.h"
 #include "tessera/comm/peer_rounds.h"
 #include "tessera/comm/peer_window.h"
 #include "tessera/device/host_memory.h"
@@ -27,35 +28,6 @@ constexpr int64_t kFlagBytes = (cuda::kMostPeers + 1) * sizeof(uint64_t);
 
 char* bytes_of(const at::Tensor& tensor) {
   return static_cast<char*>(tensor.mutable_data_ptr());
-}
-
-/// Of one rank's part of each call.
-std::vector<int64_t> part_bytes(std::span<const GatherCall> calls) {
-  std::vector<int64_t> bytes;
-  for (const GatherCall& call : calls) {
-    bytes.push_back(call.input.numel() *
-                    static_cast<int64_t>(call.output.itemsize()));
-  }
-  return bytes;
-}
-std::vector<int64_t> part_bytes(std::span<const PiecewiseReduceCall> calls) {
-  std::vector<int64_t> bytes;
-  for (const PiecewiseReduceCall& call : calls) {
-    bytes.push_back(call.output.numel() *
-                    static_cast<int64_t>(c10::elementSize(call.dtype)));
-  }
-  return bytes;
-}
-
-/// Of the pieces of its input, in bytes of the whole.
-std::vector<ByteRange> ranges_of(const PiecewiseReduceCall& call) {
-  std::vector<ByteRange> ranges;
-  for (const InputPiece& piece : call.pieces) {
-    ranges.push_back({.begin = piece.offset * static_cast<int64_t>(
-                                                  c10::elementSize(call.dtype)),
-                      .bytes = static_cast<int64_t>(piece.values.nbytes())});
-  }
-  return ranges;
 }
 
 std::optional<cuda::Element> element_of(c10::ScalarType type) {
@@ -102,9 +74,11 @@ class CudaPeerLink final : public PeerLink {
     const auto rounds = plan_peer_rounds(parts, kHalfBytes);
     for (const auto& round : rounds) {
       take_other_half();
+      std::vector<cuda::CastToTwo> casts;
       for (const PeerPiece& piece : round) {
-        offer(calls[piece.part], parts[piece.part], piece);
+        offer(calls[piece.part], parts[piece.part], piece, casts);
       }
+      launch(casts);
       meet(number_of(round, rounds));
       for (int i = 1; i < place_.size; ++i) {
         const int peer = (place_.rank + i) % place_.size;  // not all from one
@@ -138,10 +112,12 @@ class CudaPeerLink final : public PeerLink {
         }
       }
       meet(number_of(round, rounds));
+      std::vector<cuda::SumOfParts> sums;
       for (const PeerPiece& piece : round) {
         add(calls[piece.part], inputs[piece.part], piece,
-            place_.rank * parts[piece.part], scale);
+            place_.rank * parts[piece.part], scale, sums);
       }
+      launch(sums);
     }
     end_call();
   }
@@ -220,9 +196,9 @@ class CudaPeerLink final : public PeerLink {
   }
 
   /// Writes a piece of this rank's part to its slot of the output and to its
-  /// window.
-  void offer(const GatherCall& call, int64_t part_bytes,
-             const PeerPiece& piece) const {
+  /// window; a cast is left to be launched.
+  void offer(const GatherCall& call, int64_t part_bytes, const PeerPiece& piece,
+             std::vector<cuda::CastToTwo>& casts) const {
     char* slot = own_slot(call, part_bytes) + piece.offset;
     char* window = window_.of(place_.rank) + half_ + piece.place;
     if (call.input.scalar_type() == call.output.scalar_type()) {
@@ -230,14 +206,17 @@ class CudaPeerLink final : public PeerLink {
       copy(window, slot, piece.bytes);
       return;
     }
-    const auto element_bytes = static_cast<int64_t>(call.output.itemsize());
+    const auto element_bytes = size_of(call.output.scalar_type());
     const int64_t first = piece.offset / element_bytes;
-    cuda::launch(
-        cuda::CastToTwo{.to = *element_of(call.output.scalar_type()),
-                        .numel = piece.bytes / element_bytes,
-                        .input = call.input.const_data_ptr<float>() + first,
-                        .outputs = {slot, window}},
-        stream_);
+    casts.push_back({.to = *element_of(call.output.scalar_type()),
+                     .numel = piece.bytes / element_bytes,
+                     .input = call.input.const_data_ptr<float>() + first,
+                     .outputs = {slot, window}});
+  }
+
+  template <class Call>
+  void launch(const std::vector<Call>& calls) const {
+    cuda::launch(calls.data(), static_cast<int>(calls.size()), stream_);
     C10_CUDA_KERNEL_LAUNCH_CHECK();
   }
 
@@ -314,34 +293,33 @@ class CudaPeerLink final : public PeerLink {
   }
 
   void add(const PiecewiseReduceCall& call, std::span<const ByteRange> input,
-           const PeerPiece& piece, int64_t part, double scale) const {
-    const auto from_bytes = static_cast<int64_t>(c10::elementSize(call.dtype));
-    const auto to_bytes = static_cast<int64_t>(call.output.itemsize());
+           const PeerPiece& piece, int64_t part, double scale,
+           std::vector<cuda::SumOfParts>& sums) const {
+    const auto from_bytes = size_of(call.dtype);
+    const auto to_bytes = size_of(call.output.scalar_type());
     for (const ByteOverlap& overlap :
          overlaps({part + piece.offset, piece.bytes}, input)) {
       const int64_t first = (piece.offset + overlap.in_range) / from_bytes;
-      cuda::SumOfParts sum{.from = *element_of(call.dtype),
-                           .to = *element_of(call.output.scalar_type()),
-                           .numel = overlap.bytes / from_bytes,
-                           .num_parts = place_.size,
-                           .scale = static_cast<float>(scale),
-                           .parts = {},
-                           .output = bytes_of(call.output) + first * to_bytes};
+      sums.push_back({.from = *element_of(call.dtype),
+                      .to = *element_of(call.output.scalar_type()),
+                      .numel = overlap.bytes / from_bytes,
+                      .num_parts = place_.size,
+                      .scale = static_cast<float>(scale),
+                      .parts = {},
+                      .output = bytes_of(call.output) + first * to_bytes});
       for (int sender = 0; sender < place_.size; ++sender) {
-        sum.parts[sender] = sender == place_.rank
-                                ? input_of(call, overlap)
-                                : place_of_sender(sender, place_.rank) +
-                                      piece.place + overlap.in_range;
+        sums.back().parts[sender] = sender == place_.rank
+                                        ? input_of(call, overlap)
+                                        : place_of_sender(sender, place_.rank) +
+                                              piece.place + overlap.in_range;
       }
-      cuda::launch(sum, stream_);
-      C10_CUDA_KERNEL_LAUNCH_CHECK();
     }
   }
 
   void zero_gaps(const PiecewiseReduceCall& call,
                  std::span<const ByteRange> input, int64_t part_bytes) const {
-    const auto from_bytes = static_cast<int64_t>(c10::elementSize(call.dtype));
-    const auto to_bytes = static_cast<int64_t>(call.output.itemsize());
+    const auto from_bytes = size_of(call.dtype);
+    const auto to_bytes = size_of(call.output.scalar_type());
     for (const ByteRange& gap :
          gaps({place_.rank * part_bytes, part_bytes}, input)) {
       C10_CUDA_CHECK(cudaMemsetAsync(

@@ -158,7 +158,8 @@ struct SumOfParts {
   const void* parts[kMostPeers];
   void* output;
 };
-void launch(const SumOfParts& call, Stream stream);
+/// All of them, in few kernels.
+void launch(const SumOfParts* calls, int count, Stream stream);
 
 /// Both outputs = input, rounded to `to`: bfloat16 or float16.
 struct CastToTwo {
@@ -167,6 +168,6 @@ struct CastToTwo {
   const float* input;
   void* outputs[2];
 };
-void launch(const CastToTwo& call, Stream stream);
+void launch(const CastToTwo* calls, int count, Stream stream);
 
 }  // namespace tessera::cuda
