@@ -1,6 +1,5 @@
-// The three parts of device_kernels. Each prints a line for each thing that it
-// looks at, and the first two return how many
-// were not as they should be.
+// The parts of device_kernels. Each prints a line for each thing that it looks
+// at, and returns how many were not as they should be.
 #pragma once
 
 namespace device_kernels {
@@ -16,6 +15,10 @@ int check_graph();
 /// The one pass of AdamW, over odd sizes and kinds, against LibTorch's kernel
 /// and passes of its own for clipping and the copy.
 int check_adamw();
+
+/// Sums and casts of stretches, as gathers and reduce-scatters between GPUs have
+/// them, against LibTorch's.
+int check_peers();
 
 /// Times beside LibTorch's own operators.
 void measure_speed();
