@@ -60,13 +60,31 @@ std::vector<Unit*> ShardContext::reduction_order() const {
 
 void ShardContext::issue_reductions() { issue_reductions(Issue::complete); }
 
+namespace {
+
+// Those up to the last complete one: backward has left those before it, and
+// what this rank lacks of them others may have summed already. But one without
+// any gradient may come in another order this time.
+size_t num_due(const std::vector<Unit*>& order) {
+  size_t due = 0;
+  for (size_t i = 0; i < order.size(); ++i) {
+    const Unit& unit = *order[i];
+    if (unit.pass.joined_late) break;
+    const bool has_begun = unit.pass.reduced || unit.holds_gradients();
+    if (!unit.complete() && !has_begun) break;
+    if (unit.complete()) due = i + 1;
+  }
+  return due;
+}
+
+}  // namespace
+
 void ShardContext::issue_reductions(Issue which) {
-  for (Unit* unit : reduction_order()) {
+  const auto order = reduction_order();
+  const size_t due = which == Issue::all ? order.size() : num_due(order);
+  for (size_t i = 0; i < due; ++i) {
+    Unit* unit = order[i];
     if (unit->pass.reduced && !unit->holds_gradients()) continue;
-    if (which == Issue::complete &&
-        (unit->pass.joined_late || !unit->complete())) {
-      return;
-    }
     // On a GPU the compute would wait for the others' sums before they had any
     // time.
     const bool hides_nothing =
@@ -74,6 +92,8 @@ void ShardContext::issue_reductions(Issue which) {
     if (!hides_nothing) go_on_with_reductions();
     others_may_go_on_ = hides_nothing;
     unit->start_reduce();
+    // Those that are complete were freed then.
+    if (!unit->has_units_below()) unit->release_on_completion();
   }
 }
 

@@ -109,6 +109,8 @@ class Unit final : public StorageOwner,
 
   // Gradients.
   void on_gradient(size_t group, size_t i);
+  /// Backward awaits nothing more of it: frees it, if it may go so early.
+  void release_on_completion();
   [[nodiscard]] bool trainable() const;
   [[nodiscard]] bool holds_gradients() const;
   /// HSDP: whether gradients are summed along the shard axis only, for now.

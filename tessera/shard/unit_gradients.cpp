@@ -55,12 +55,17 @@ void Unit::on_gradient(size_t g, size_t i) {
     ++num_arrived_;
   }
   if (!complete()) return;
-  if (release == Release::on_completion && reshard_after_backward &&
-      gathered()) {
-    reshard();
-    pass.released = true;
-  }
+  release_on_completion();
   if (gradient_sync) context_->issue_reductions();
+}
+
+void Unit::release_on_completion() {
+  if (release != Release::on_completion || !reshard_after_backward ||
+      !gathered()) {
+    return;
+  }
+  reshard();
+  pass.released = true;
 }
 
 bool Unit::has_all_gradients() const {
