@@ -167,6 +167,15 @@ void share_comm_ctx(const std::vector<torch::nn::Module*>& modules) {
   }
 }
 
+void set_post_optim_event(torch::nn::Module& module, StreamEvent& event) {
+  for (const auto& unit :
+       units_for(module, Recurse::yes, "set_post_optim_event")) {
+    const ShardLanes& lanes = *unit->lanes();
+    event.block(lanes.gather_stream);
+    if (lanes.size() == 1) event.block(current_stream(lanes.device));
+  }
+}
+
 void set_custom_all_gather(torch::nn::Module& module,
                            std::shared_ptr<AllGather> all_gather) {
   change_groups(

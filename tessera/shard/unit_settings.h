@@ -10,6 +10,7 @@
 #include <optional>
 #include <vector>
 
+#include "tessera/device/stream.h"
 #include "tessera/shard/backward_step.h"
 #include "tessera/shard/custom_collectives.h"
 #include "tessera/shard/options.h"
@@ -92,10 +93,18 @@ void step_in_backward(torch::nn::Module& module, ShardStep step);
 ///         whose mesh is another.
 void share_comm_ctx(const std::vector<torch::nn::Module*>& modules);
 
-/// How this module's own unit is gathered and reduced; null is the built-in
-/// way. What some ranks keep until backward (reshard_after_forward = n) is
-/// gathered among them in the built-in way. Errors: InvalidArgument for what
-/// `replicate` took, which neither is done to.
+/// For an optimizer that steps on a stream of its own: the gathers of
+/// `module`'s units that come next wait for `event`, which the step recorded
+/// behind its last write. FSDP2's; there they then do not wait for the current
+/// stream, here they do. Shards that are read as they are (one rank, no cast)
+/// wait on the current stream. Nothing on CPU. Errors: InvalidArgument for a
+/// module without units.
+void set_post_optim_event(torch::nn::Module& module, StreamEvent& event);
+
+/// How this module's own unit is gathered and reduced, also among the ranks
+/// that keep it until backward (reshard_after_forward = n); null is the
+/// built-in way. Errors: InvalidArgument for what `replicate` took, which
+/// neither is done to.
 void set_custom_all_gather(torch::nn::Module& module,
                            std::shared_ptr<AllGather> all_gather);
 void set_custom_reduce_scatter(torch::nn::Module& module,

@@ -190,6 +190,11 @@ std::map<std::string, std::function<void(nn::Module&)>> setters() {
            }},
           {"step_in_backward",
            [](nn::Module& m) { step_in_backward(m, [](const auto&) {}); }},
+          {"set_post_optim_event",
+           [](nn::Module& m) {
+             StreamEvent event;
+             set_post_optim_event(m, event);
+           }},
           {"unshard", [](nn::Module& m) { unshard(m); }},
           {"reshard", [](nn::Module& m) { reshard(m); }}};
 }
@@ -223,6 +228,19 @@ TEST_F(Settings, AreRefusedWhereNothingIsSharded) {
         says(message_of([&] { set(*model); }), "was given to fully_shard"))
         << function;
   }
+}
+
+TEST_F(Settings, AnEventOfAnOptimizerIsTakenAndNothingElseChanges) {
+  const Tensors mean = gradients_of_one_process(2, make_net, plain_loss);
+  on_ranks(2, [&](const World& world) {
+    Model model = build_sharded(world, make_net, kUnits);
+    StreamEvent event;
+    set_post_optim_event(*model, event);  // never recorded
+    event.record(current_stream(world.device()));
+    set_post_optim_event(*model, event);
+    loss_of(world, *model).backward();
+    expect_close(full_gradients(world, *model), mean, "gradient");
+  });
 }
 
 TEST_F(Settings, TreesThatShareACommContextUseTheStreamsOfTheFirst) {

@@ -28,6 +28,7 @@
 #include "tessera/shard/float8_gather.h"
 #include "tessera/shard/fully_shard.h"
 #include "tessera/shard/unit.h"
+#include "tests/device/steady/post_optim_event.h"
 #include "tests/device/steady/watch.h"
 #include "tests/trainer/small_model.h"
 
@@ -304,6 +305,7 @@ int main() {
                   world.size());
     }
   }
+  failures += check_post_optim_event(mesh);
   if (world.size() > 1) failures += finds_unlike(mesh) ? 0 : 1;
   std::printf("rank %d: %d failures\n", world.rank(), failures);
   return failures == 0 ? 0 : 1;
