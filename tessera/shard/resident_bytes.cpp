@@ -181,7 +181,6 @@ class Step {
                         gathers_.is_small(unit);
     if (!others_may_go_on_) {
       free_inputs();
-      for (State& other : states_) sum_over_replicas(other.reduction);
       step_those_that_may();
     }
     State& state = states_[unit];
@@ -199,10 +198,11 @@ class Step {
     for (State& state : states_) free_input(state.reduction);
   }
 
-  // Nothing is left of the sum over the shard axis by then.
+  // Nothing is left of the sum over the shard axis by then. On a CPU the second
+  // sums come at the end of backward, one after the other; on a GPU they are in
+  // place.
   void sum_over_replicas(ReductionBytes& reduction) {
-    if (plan_.replicas == 1 || reduction.summed_over_replicas) return;
-    reduction.summed_over_replicas = true;
+    if (plan_.replicas == 1) return;
     add(reduction.from_replicas - reduction.received);
     reduction.received = reduction.from_replicas;
   }

@@ -70,7 +70,6 @@ struct ReductionBytes {
   int64_t output = 0;         // with one such rank the input is the result
   int64_t from_replicas = 0;  // on a CPU, what those of the replicate axis send
   int64_t converted = 0;      // the result once more, when the dtypes differ
-  bool summed_over_replicas = false;
 };
 [[nodiscard]] ReductionBytes reduction_bytes(const UnitMemory& unit,
                                              ReduceBuffers buffers,

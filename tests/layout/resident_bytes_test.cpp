@@ -48,8 +48,8 @@ TEST(ResidentBytes, ReductionsStayUntilTheEndOfBackwardOnCpu) {
   EXPECT_EQ(bytes.backward_peak, bytes.between_steps + (8 + 8) * kKiB);
 }
 
-// As above, but when the first unit's reduction begins the other's shard (2) is
-// on its way from the replica in place of what its peer sent (2).
+// As above; at the end of backward, when nothing else is there any more, what the
+// replicas send (2, or 4 of two) takes the place of what a peer sent (2).
 TEST(ResidentBytes, SumsOverReplicasTakeThePlaceOfThoseOverPeersOnCpu) {
   StepMemory step = two_in_a_row(AfterForward::freed);
   step.replicas = 2;
