@@ -36,8 +36,8 @@ class State {
   /// all ranks: what differs needs a name of each rank's own.
   State& add(const std::string& name, Value value);
   template <class Number>
-  requires std::is_arithmetic_v<Number> State& add(const std::string& name,
-                                                   Number value) {
+    requires std::is_arithmetic_v<Number>
+  State& add(const std::string& name, Number value) {
     return add(name, Value(value));
   }
   /// A tensor, loaded in place: a shard or plain.

@@ -5,6 +5,7 @@
 #include "tessera/comm/communicator.h"
 #include "tessera/shard/context.h"
 #include "tests/support/net.h"
+#include "tests/support/three_blocks.h"
 
 namespace tessera::test {
 namespace {
@@ -144,15 +145,6 @@ TEST_F(Hybrid, AUnitThatTheLastMicroBatchLeavesOutKeepsItsGradients) {
 // Three blocks: the last one's gradients are whole on three ranks long before
 // the fourth, which lacks one, gives its own. Nobody may wait for them before
 // the first block has been gathered.
-struct ThreeImpl : nn::Module {
-  Block a{nullptr}, b{nullptr}, c{nullptr};
-  ThreeImpl() {
-    a = register_module("a", Block(6, 8));
-    b = register_module("b", Block(8, 8));
-    c = register_module("c", Block(8, 8));
-  }
-};
-
 TEST_F(Hybrid, AGradientThatOneRankLacksHoldsUpNoGatherInBackward) {
   const Make make = [] { return std::make_shared<ThreeImpl>(); };
   const Loss loss = [](nn::Module& module, const Turn& turn) {

@@ -3,21 +3,13 @@
 #include <torch/torch.h>
 
 #include "tests/support/net.h"
+#include "tests/support/three_blocks.h"
 #include "tests/support/units.h"
 
 namespace tessera::test {
 namespace {
 
 class MissingGradient : public DoubleByDefault {};
-
-struct ThreeImpl : nn::Module {
-  Block a{nullptr}, b{nullptr}, c{nullptr};
-  ThreeImpl() {
-    a = register_module("a", Block(6, 8));
-    b = register_module("b", Block(8, 8));
-    c = register_module("c", Block(8, 8));
-  }
-};
 
 /// `c.extra` is used by the first `users` ranks. `before_a` runs when backward
 /// has left b.
