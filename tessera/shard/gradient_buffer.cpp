@@ -278,6 +278,10 @@ void GradientBuffer::abandon() noexcept {
   for (GradientReduction& reduction : std::exchange(reductions_, {})) {
     reduction.abandon();
   }
+  drop_waiting();
+}
+
+void GradientBuffer::drop_waiting() noexcept {
   partial_.reset();
   partial_had_.assign(partial_had_.size(), false);
   held_.drop();

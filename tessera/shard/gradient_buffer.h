@@ -41,7 +41,9 @@ class GradientBuffer {
   /// Whether nobody but the optimizer looks at the shards' gradients between
   /// the sums and the step: no hook, and no sums kept for a later backward.
   [[nodiscard]] bool unobserved() const;
-  /// Waits for sums in flight and drops them.
+  /// Drops what waits for a later backward.
+  void drop_waiting() noexcept;
+  /// Waits for sums in flight and drops them, and what waits.
   void abandon() noexcept;
 
   /// Whether sums are taken over the replicas too (HSDP). While not, they are

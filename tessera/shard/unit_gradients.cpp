@@ -136,7 +136,12 @@ void Unit::end_pass() {
   for (size_t g = 0; g < groups_.size(); ++g) {
     arrived_[g].assign(arrived_[g].size(), false);
     reduced_gradients_[g].assign(arrived_[g].size(), false);
-    if (!gradient_sync) groups_[g]->gradients().held().settle();
+    if (!gradient_sync) {
+      groups_[g]->gradients().held().settle();
+    } else if (groups_[g]->num_trainable() == 0) {
+      // Frozen since: it would turn up in the step that unfreezes it.
+      groups_[g]->gradients().drop_waiting();
+    }
   }
   num_arrived_ = 0;
   // What was not reduced to the end now must be by the next pass that is, also

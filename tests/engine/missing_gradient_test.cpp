@@ -55,5 +55,34 @@ TEST_F(MissingGradient, HoldsUpNothingOnceBackwardHasLeftTheNextUnit) {
   }
 }
 
+// Frozen when its first micro-batch had been through: neither the step of the
+// second one nor a later step has anything of it.
+TEST_F(MissingGradient, OfAUnitThatWasFrozenMeanwhileDoesNotTurnUpLater) {
+  const Tensors mean = gradients_of_one_process(2, make_net, plain_loss, 2);
+  on_ranks(2, [&](const World& world) {
+    Model model = build_sharded(world, make_net, kUnits);
+    const auto backward = [&](int step) {
+      plain_loss(*model, {world.rank(), step, 1}).backward();
+    };
+    const auto freeze = [&](bool frozen) {
+      for (auto& shard : as_net(*model).b->parameters()) {
+        shard.requires_grad_(!frozen);
+      }
+    };
+    set_requires_gradient_sync(*model, Sync::off);
+    backward(0);
+    set_requires_gradient_sync(*model, Sync::on);
+    freeze(true);
+    backward(1);
+    for (auto& shard : as_net(*model).b->parameters()) {
+      EXPECT_FALSE(shard.grad().defined());
+    }
+    model->zero_grad();
+    freeze(false);
+    backward(2);
+    expect_close(full_gradients(world, *model), mean, "gradient");
+  });
+}
+
 }  // namespace
 }  // namespace tessera::test
