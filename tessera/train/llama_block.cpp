@@ -182,12 +182,7 @@ Stream LlamaBlockImpl::recomputing_but_attention(const Tensor& x,
     free_until_backward(qkv.values[i], {mixed},
                         [again = qkv.again, i] { return again(i); });
   }
-  return narrow(recompute_outputs(
-      [this](const TensorVector& in) -> TensorVector {
-        const Widened w = widen(in[0], in[1]);
-        return {w.sum, w.inner};
-      },
-      {x, mixed}, region_options()));
+  return widening_again(x, mixed);
 }
 
 // As recomputing_but_attention, but the norm is no part of a region: its
@@ -213,12 +208,17 @@ Stream LlamaBlockImpl::freeing_but_attention(const Stream& stream,
   }
   free_until_backward(x.norm, projected,
                       [again, i = qkv.size()] { return again(i); });
+  return widening_again(x.sum, mixed);
+}
+
+Stream LlamaBlockImpl::widening_again(const Tensor& residual,
+                                      const Tensor& mixed) {
   return narrow(recompute_outputs(
       [this](const TensorVector& in) -> TensorVector {
         const Widened w = widen(in[0], in[1]);
         return {w.sum, w.inner};
       },
-      {x.sum, mixed}, region_options()));
+      {residual, mixed}, region_options()));
 }
 
 Stream LlamaBlockImpl::narrow(const RecomputedOutputs& widened) {

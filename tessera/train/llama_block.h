@@ -89,6 +89,9 @@ class LlamaBlockImpl : public torch::nn::Module {
                                                  const Rotary& rotary);
   [[nodiscard]] Stream freeing_but_attention(const Stream& stream,
                                              const Rotary& rotary);
+  /// Behind attention, in a region.
+  [[nodiscard]] Stream widening_again(const at::Tensor& residual,
+                                      const at::Tensor& mixed);
   /// {sum, inner} of a region, and the product after it.
   [[nodiscard]] Stream narrow(const RecomputedOutputs& widened);
   [[nodiscard]] RecomputeOptions region_options() const;
