@@ -11,6 +11,7 @@
 #include "tessera/comm/error_file.h"
 #include "tessera/comm/watchdog.h"
 #include "tessera/comm/world_state.h"
+#include "tessera/device/growing_segments.h"
 #include "tessera/train/agree_on_failure.h"
 
 namespace tessera::cli {
@@ -73,6 +74,7 @@ int run(std::string_view command, const std::exception_ptr& read_error,
         const InitOptions& options,
         const std::function<int(const World&)>& body) {
   const World world = init_distributed(options);
+  prefer_growing_segments(world.device());
   const int code = run_alike(command, world, read_error, body);
   // A rank that ends while others go on has not done what they have.
   world.finish();

@@ -103,7 +103,9 @@ function(_tessera_add_cuda result)
       "${wheels}/cu13/include")
   find_library(TESSERA_CUDART NAMES libcudart.so.13
     HINTS "${wheels}/cu13/lib" "$ENV{CUDA_HOME}/lib64" /usr/local/cuda/lib64)
-  foreach(part NCCL_INCLUDE CUDA_INCLUDE CUDART)
+  find_library(TESSERA_CUBLASLT NAMES libcublasLt.so.13
+    HINTS "${wheels}/cu13/lib" "$ENV{CUDA_HOME}/lib64" /usr/local/cuda/lib64)
+  foreach(part NCCL_INCLUDE CUDA_INCLUDE CUDART CUBLASLT)
     if(NOT TESSERA_${part})
       set(${result}
         "TESSERA_CUDA=ON finds no ${part}; set TESSERA_${part}." PARENT_SCOPE)
@@ -119,6 +121,7 @@ function(_tessera_add_cuda result)
     _tessera_link_library(${library} "${TESSERA_TORCH_ROOT}/lib/lib${library}.so")
   endforeach()
   _tessera_link_library(cudart "${TESSERA_CUDART}")
+  _tessera_link_library(cublasLt "${TESSERA_CUBLASLT}")
 endfunction()
 
 set(TESSERA_TORCH_PROBLEM "")

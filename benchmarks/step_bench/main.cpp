@@ -10,6 +10,7 @@
 
 #include "benchmarks/step_bench/options.h"
 #include "benchmarks/step_bench/run.h"
+#include "tessera/device/growing_segments.h"
 
 int main(int argc, char** argv) {
   const auto options = step_bench::parse_options(argc, argv);
@@ -18,6 +19,7 @@ int main(int argc, char** argv) {
   }
   try {
     const auto world = tessera::init_distributed({.transport = options->transport});
+    tessera::prefer_growing_segments(world.device());
     const std::string line = step_bench::run(*options, world);
     world.finish();
     if (world.rank() == 0) {

@@ -137,6 +137,8 @@ std::optional<Options> parse_options(int argc, char** argv) {
                "the weights that the peer has with its --same-start");
   app.add_option("--trace", options.trace,
                  "file for a Kineto trace of three more steps of rank 0");
+  app.add_option("--memory-history", options.memory_history,
+                 "file for what rank 0's allocator does in one step");
   app.add_flag_callback(
       "--deterministic",
       [] { at::globalContext().setDeterministicAlgorithms(true, false); },

@@ -43,6 +43,7 @@ struct Options {
   bool gather_copy = false;        // shards kept in the compute dtype, too
   bool same_start = false;         // weights by name, as the peer's
   std::string trace;  // file for a Kineto trace of three more steps; or none
+  std::string memory_history;  // file for one of the allocator; or none
   Issue issue = Issue::eager;
   double peak_tflops = 989;
 };

@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "tessera/device/memory_history.h"
 #include "tessera/shard/trace_range.h"
 #include "tessera/tessera.h"
 #include "tessera/train/build_model_meta.h"
@@ -162,10 +163,15 @@ class Bench {
 
   void run() {
     for (int64_t step = 0; step < options_.warmup + options_.steps; ++step) {
+      const bool noted = step == first_of_peak() &&
+                         !options_.memory_history.empty() &&
+                         mesh_.world().rank() == 0;
       if (step == first_of_peak()) {
         reset_peak();
       }
+      if (noted) tessera::start_memory_history(device_);
       measure(step);
+      if (noted) tessera::write_memory_history(options_.memory_history);
     }
     if (!options_.trace.empty()) trace();
   }

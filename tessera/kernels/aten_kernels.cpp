@@ -122,6 +122,22 @@ std::tuple<Tensor, Tensor> swiglu_backward(const Tensor& dy, const Tensor& gate,
           (gradient * g * open).to(up.scalar_type())};
 }
 
+void swiglu_backward_in_place(Tensor dy, Tensor gate, Tensor up) {
+  const Tensor y = aten_kernels::swiglu(gate, up);
+  const auto [dgate, dup] = aten_kernels::swiglu_backward(dy, gate, up);
+  dy.copy_(y);
+  gate.copy_(dgate);
+  up.copy_(dup);
+}
+
+void product_out(Tensor out, const Tensor& a, const Tensor& b, double beta) {
+  if (beta == 0) {
+    at::mm_out(out, a, b);
+  } else {
+    out.addmm_(a, b, beta);
+  }
+}
+
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
                      int64_t ignore_index) {
   return losses_of(logits, targets, ignore_index).of_rows;

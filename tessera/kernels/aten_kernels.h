@@ -26,6 +26,9 @@ at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up);
 std::tuple<at::Tensor, at::Tensor> swiglu_backward(const at::Tensor& dy,
                                                    const at::Tensor& gate,
                                                    const at::Tensor& up);
+void swiglu_backward_in_place(at::Tensor dy, at::Tensor gate, at::Tensor up);
+void product_out(at::Tensor out, const at::Tensor& a, const at::Tensor& b,
+                 double beta);
 at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& targets,
                          int64_t ignore_index);
 at::Tensor cross_entropy_gradient(const at::Tensor& logits,

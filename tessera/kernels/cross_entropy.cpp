@@ -57,7 +57,7 @@ class LinearLoss {
   void add(int64_t start, int64_t count, const Tensor& targets,
            int64_t ignore_index) {
     const Tensor rows = hidden_.narrow(0, start, count);
-    const Tensor logits = at::mm(rows, weight_.t());
+    const Tensor logits = operators::product(rows, weight_.t());
     const Tensor part = targets.narrow(0, start, count);
     if (!wanted_.hidden && !wanted_.weight) {
       add_loss(operators::cross_entropy(logits, part, ignore_index).sum());
@@ -67,8 +67,8 @@ class LinearLoss {
         operators::cross_entropy_gradient(logits, part, ignore_index, logits)
             .sum());
     if (wanted_.hidden) {
-      Tensor place = dhidden_.narrow(0, start, count);
-      at::mm_out(place, logits, weight_);
+      operators::product_out(dhidden_.narrow(0, start, count), logits, weight_,
+                             /*beta=*/0);
     }
     if (wanted_.weight) add_weight(logits, rows);
   }

@@ -10,6 +10,7 @@
 #include "tessera/kernels/aten_kernels.h"
 #include "tessera/kernels/cuda_kernels.h"
 #include "tessera/kernels/launch.h"
+#include "tessera/kernels/tuned_products.h"
 
 namespace tessera {
 
@@ -224,6 +225,31 @@ std::tuple<Tensor, Tensor> swiglu_backward(const Tensor& gradient,
   return {dgate, dup};
 }
 
+bool dense_like(const Tensor& tensor, const Tensor& other) {
+  return tensor.is_contiguous() && tensor.sizes() == other.sizes() &&
+         tensor.scalar_type() == other.scalar_type();
+}
+
+void swiglu_backward_in_place(Tensor dy, Tensor gate, Tensor up) {
+  const auto element = element_of(gate);
+  const bool kernel_takes_it = element && gate.is_contiguous() &&
+                               dense_like(dy, gate) && dense_like(up, gate);
+  if (!kernel_takes_it) {
+    aten_kernels::swiglu_backward_in_place(dy, gate, up);
+    return;
+  }
+  if (dy.numel() == 0) return;
+  launch_on(gate, cuda::SwigluInPlace{.element = *element,
+                                      .numel = dy.numel(),
+                                      .dy = dy.mutable_data_ptr(),
+                                      .gate = gate.mutable_data_ptr(),
+                                      .up = up.mutable_data_ptr()});
+}
+
+void product_out(Tensor out, const Tensor& a, const Tensor& b, double beta) {
+  tuned_product(out, a, b, beta);
+}
+
 // Cross-entropy ---------------------------------------------------------------
 
 bool rows_are_dense(const Tensor& logits) {
@@ -284,6 +310,8 @@ void register_cuda_kernels(torch::Library& library) {
   add("rope_backward", TORCH_FN(rope_backward));
   add("swiglu", TORCH_FN(swiglu));
   add("swiglu_backward", TORCH_FN(swiglu_backward));
+  add("swiglu_backward_in_place", TORCH_FN(swiglu_backward_in_place));
+  add("product_out", TORCH_FN(product_out));
   add("cross_entropy", TORCH_FN(cross_entropy));
   add("cross_entropy_gradient", TORCH_FN(cross_entropy_gradient));
 }

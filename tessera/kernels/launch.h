@@ -95,6 +95,16 @@ struct SwigluBackward {
 };
 void launch(const SwigluBackward& call, Stream stream);
 
+/// The gradients written over `gate` and `up`, and the product over `dy`.
+struct SwigluInPlace {
+  Element element;
+  int64_t numel;
+  void* dy;
+  void* gate;
+  void* up;
+};
+void launch(const SwigluInPlace& call, Stream stream);
+
 /// -log softmax(logits)[target] of each row, and the gradient of their sum.
 /// A target outside [0, vocab) that is not `ignored` gives NaN in both.
 struct CrossEntropy {

@@ -1,10 +1,9 @@
 #include "tessera/kernels/linear_each.h"
 
-#include <ATen/ops/linear.h>
-#include <ATen/ops/mm.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "tessera/kernels/function_scope.h"
+#include "tessera/kernels/operators.h"
 
 namespace tessera {
 
@@ -14,11 +13,23 @@ using at::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-Tensor as_rows(const Tensor& x) { return x.reshape({-1, x.size(-1)}); }
+Tensor as_rows(const Tensor& x) {
+  return x.reshape(
+      {c10::multiply_integers(x.sizes().slice(0, x.dim() - 1)), x.size(-1)});
+}
 
 /// sum + dy * weight; sum may be undefined, and is written to.
 Tensor add_product(Tensor sum, const Tensor& dy, const Tensor& weight) {
-  return sum.defined() ? sum.addmm_(dy, weight) : at::mm(dy, weight);
+  if (!sum.defined()) return operators::product(dy, weight);
+  operators::product_out(sum, dy, weight, /*beta=*/1);
+  return sum;
+}
+
+/// x * weight^T, in the shape of x but for its last dim.
+Tensor times_transposed(const Tensor& x, const Tensor& weight) {
+  auto sizes = x.sizes().vec();
+  sizes.back() = weight.size(0);
+  return operators::product(as_rows(x), weight.t()).view(sizes);
 }
 
 // Inputs are x, then the weights; saved in this order.
@@ -30,7 +41,7 @@ struct LinearEach : torch::autograd::Function<LinearEach> {
     variable_list results;
     variable_list saved = {input};
     for (const Tensor& weight : weights) {
-      results.push_back(at::linear(input, weight));
+      results.push_back(times_transposed(input, weight));
       saved.push_back(weight);
     }
     context->save_for_backward(saved);
@@ -52,7 +63,7 @@ struct LinearEach : torch::autograd::Function<LinearEach> {
       const Tensor& weight = saved[i + 1];
       if (context->needs_input_grad(0)) dx = add_product(dx, dy, weight);
       if (context->needs_input_grad(i + 1)) {
-        results.back() = at::mm(dy.t(), as_rows(x));
+        results.back() = operators::product(dy.t(), as_rows(x));
       }
     }
     if (dx.defined()) results[0] = dx.view(x.sizes());

@@ -1,6 +1,7 @@
 #include "tessera/kernels/operators.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/empty.h>
 #include <torch/library.h>
 
 #include "tessera/kernels/aten_kernels.h"
@@ -32,6 +33,11 @@ void define_all(torch::Library& library) {
          "swiglu_backward(Tensor dy, Tensor gate, Tensor up)"
          " -> (Tensor, Tensor)");
   define(library,
+         "swiglu_backward_in_place(Tensor(a!) dy, Tensor(b!) gate,"
+         " Tensor(c!) up) -> ()");
+  define(library,
+         "product_out(Tensor(a!) out, Tensor a, Tensor b, float beta) -> ()");
+  define(library,
          "cross_entropy(Tensor logits, Tensor targets, int ignore_index)"
          " -> Tensor");
   define(library,
@@ -56,6 +62,9 @@ void implement_all(torch::Library& library) {
   implement(library, "swiglu", TORCH_FN(aten_kernels::swiglu));
   implement(library, "swiglu_backward",
             TORCH_FN(aten_kernels::swiglu_backward));
+  implement(library, "swiglu_backward_in_place",
+            TORCH_FN(aten_kernels::swiglu_backward_in_place));
+  implement(library, "product_out", TORCH_FN(aten_kernels::product_out));
   implement(library, "cross_entropy", TORCH_FN(aten_kernels::cross_entropy));
   implement(library, "cross_entropy_gradient",
             TORCH_FN(aten_kernels::cross_entropy_gradient));
@@ -139,6 +148,27 @@ std::tuple<Tensor, Tensor> swiglu_backward(const Tensor& dy, const Tensor& gate,
   static const auto op = find<std::tuple<Tensor, Tensor>(
       const Tensor&, const Tensor&, const Tensor&)>("tessera::swiglu_backward");
   return op.call(dy, gate, up);
+}
+
+void swiglu_backward_in_place(const Tensor& dy, const Tensor& gate,
+                              const Tensor& up) {
+  static const auto op =
+      find<void(Tensor, Tensor, Tensor)>("tessera::swiglu_backward_in_place");
+  op.call(dy, gate, up);
+}
+
+Tensor product(const Tensor& a, const Tensor& b) {
+  const Tensor out = at::empty({a.size(0), b.size(1)}, a.options());
+  product_out(out, a, b, 0);
+  return out;
+}
+
+void product_out(const Tensor& out, const Tensor& a, const Tensor& b,
+                 double beta) {
+  static const auto op =
+      find<void(Tensor, const Tensor&, const Tensor&, double)>(
+          "tessera::product_out");
+  op.call(out, a, b, beta);
 }
 
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets,

@@ -40,6 +40,17 @@ namespace tessera::operators {
 [[nodiscard]] std::tuple<at::Tensor, at::Tensor> swiglu_backward(
     const at::Tensor& dy, const at::Tensor& gate, const at::Tensor& up);
 
+/// The same in place: dgate over `gate`, dup over `up`, and, for the gradient
+/// of what it is multiplied by, swiglu(gate, up) over `dy`.
+void swiglu_backward_in_place(const at::Tensor& dy, const at::Tensor& gate,
+                              const at::Tensor& up);
+
+/// a * b. a: [M, K]; b: [K, N]; views and transposes too.
+[[nodiscard]] at::Tensor product(const at::Tensor& a, const at::Tensor& b);
+/// out = a * b + beta * out; beta: 0 or 1.
+void product_out(const at::Tensor& out, const at::Tensor& a,
+                 const at::Tensor& b, double beta);
+
 /// Loss of each row: float, or double for double. logits: [R, V].
 [[nodiscard]] at::Tensor cross_entropy(const at::Tensor& logits,
                                        const at::Tensor& targets,

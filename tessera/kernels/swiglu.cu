@@ -21,6 +21,40 @@ __global__ void multiply(const Swiglu a) {
   store(static_cast<T*>(a.y) + i, up);
 }
 
+/// What came of one element.
+struct Back {
+  float dgate, dup, y;
+};
+
+__device__ Back back(float dy, float gate, float up) {
+  const float open = sigmoid(gate);
+  const float slope = open * (1.0f + gate * (1.0f - open));
+  return {dy * up * slope, dy * gate * open, up * (gate * open)};
+}
+
+template <class T, int kWidth>
+__global__ void multiply(const SwigluInPlace a) {
+  const int64_t i =
+      (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * kWidth;
+  if (i >= a.numel) return;
+  float dy[kWidth];
+  float gate[kWidth];
+  float up[kWidth];
+  load(static_cast<const T*>(a.dy) + i, dy);
+  load(static_cast<const T*>(a.gate) + i, gate);
+  load(static_cast<const T*>(a.up) + i, up);
+#pragma unroll
+  for (int j = 0; j < kWidth; ++j) {
+    const Back result = back(dy[j], gate[j], up[j]);
+    gate[j] = result.dgate;
+    up[j] = result.dup;
+    dy[j] = result.y;
+  }
+  store(static_cast<T*>(a.gate) + i, gate);
+  store(static_cast<T*>(a.up) + i, up);
+  store(static_cast<T*>(a.dy) + i, dy);
+}
+
 template <class T, int kWidth>
 __global__ void multiply(const SwigluBackward a) {
   const int64_t i =
@@ -34,11 +68,9 @@ __global__ void multiply(const SwigluBackward a) {
   load(static_cast<const T*>(a.up) + i, up);
 #pragma unroll
   for (int j = 0; j < kWidth; ++j) {
-    const float open = sigmoid(gate[j]);
-    const float slope = open * (1.0f + gate[j] * (1.0f - open));
-    const float dup = dy[j] * gate[j] * open;
-    gate[j] = dy[j] * up[j] * slope;
-    up[j] = dup;
+    const Back result = back(dy[j], gate[j], up[j]);
+    gate[j] = result.dgate;
+    up[j] = result.dup;
   }
   store(static_cast<T*>(a.dgate) + i, gate);
   store(static_cast<T*>(a.dup) + i, up);
@@ -75,6 +107,11 @@ void launch(const SwigluBackward& call, Stream stream) {
                     aligned(call.up) && aligned(call.dgate) &&
                     aligned(call.dup);
   start_for_type(call, fast, stream);
+}
+
+void launch(const SwigluInPlace& call, Stream stream) {
+  start_for_type(
+      call, aligned(call.dy) && aligned(call.gate) && aligned(call.up), stream);
 }
 
 }  // namespace tessera::cuda

@@ -21,11 +21,11 @@ GradientBuffer::GradientBuffer(std::shared_ptr<const GroupPlan> plan,
       held_(plan_),
       partial_had_(shards.size(), false) {}
 
-void GradientBuffer::start(const CallLabel& label) {
+void GradientBuffer::start(OutputMemory memory, const CallLabel& label) {
   const TraceRange range("FSDP::post_backward_reduce", label.unit);
   Below below;
   ReductionInput input = take_input();
-  reductions_.emplace_back(plan_, std::move(input), reduce_op(), label);
+  reductions_.emplace_back(plan_, std::move(input), memory, reduce_op(), label);
   // On CPU it would wait for the ranks of the shard axis here and now.
   if (!plan_->lanes->device.is_cpu()) start_second_steps(label);
 }

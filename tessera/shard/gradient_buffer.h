@@ -31,7 +31,7 @@ class GradientBuffer {
   [[nodiscard]] const HeldGradients& held() const { return held_; }
 
   /// Starts the sum over ranks of what is held; zeros where nothing is.
-  void start(const CallLabel& label);
+  void start(OutputMemory memory, const CallLabel& label);
   /// Takes sums started earlier further: starts their second step, over the
   /// replicas, and lets go of their inputs, so that one is in flight.
   void go_on(const CallLabel& label);

@@ -3,6 +3,7 @@
 #include <ATen/ops/empty.h>
 
 #include <exception>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -11,32 +12,40 @@
 namespace tessera {
 
 GradientReduction::GradientReduction(std::shared_ptr<const GroupPlan> plan,
-                                     ReductionInput input, ReduceOp op,
-                                     const CallLabel& label)
+                                     ReductionInput input, OutputMemory memory,
+                                     ReduceOp op, const CallLabel& label)
     : plan_(std::move(plan)),
       input_(std::move(input)),
       divided_(op == ReduceOp::avg) {
+  const bool in_place = plan_->layout.world_size() == 1;
+  output_ = in_place ? input_.whole : new_output(memory);
+  // What the compute stream did with the memory is behind it, too.
   StreamEvent ready;
   ready.record(current_stream(plan_->lanes->device));
   ready.block(plan_->lanes->reduce_stream);
-  // Its memory belongs to this stream, on which an optimizer may free it.
   StreamScope scope(plan_->lanes->reduce_stream);
-  output_ = plan_->layout.world_size() == 1 ? input_.whole : new_output();
+  if (!in_place) zero_gaps();
   pending_ = start_first_step(op, label);
   first_done_.record(plan_->lanes->reduce_stream);
 }
 
+at::Tensor GradientReduction::new_output(OutputMemory memory) const {
+  std::optional<StreamScope> scope;
+  if (memory == OutputMemory::reduce_stream) {
+    scope.emplace(plan_->lanes->reduce_stream);
+  }
+  return at::empty({plan_->layout.shard_numel()},
+                   at::TensorOptions(plan_->options.reduce_dtype)
+                       .device(plan_->lanes->device));
+}
+
 // Gaps between the buffers hold zeros.
-at::Tensor GradientReduction::new_output() const {
-  at::Tensor flat = at::empty({plan_->layout.shard_numel()},
-                              at::TensorOptions(plan_->options.reduce_dtype)
-                                  .device(plan_->lanes->device));
+void GradientReduction::zero_gaps() const {
   int64_t covered = 0;
   for (const FlatBuffer& buffer : plan_->layout.buffers()) {
     covered += buffer.shard_numel;
   }
-  if (covered != plan_->layout.shard_numel()) flat.zero_();
-  return flat;
+  if (covered != output_.numel()) output_.zero_();
 }
 
 Pending GradientReduction::start_first_step(ReduceOp op,

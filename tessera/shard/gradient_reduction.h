@@ -9,6 +9,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -28,13 +29,18 @@ struct ReductionInput {
   [[nodiscard]] bool in_pieces() const { return !whole.defined(); }
 };
 
+/// Whose memory the sums take. The compute stream's is what activations have
+/// left; it may be freed only where that stream has waited for its users. An
+/// optimizer that steps inside of backward frees on the reduce stream.
+enum class OutputMemory : uint8_t { compute_stream, reduce_stream };
+
 class GradientReduction {
  public:
   /// Starts the first step, with sum or, where a reduce-scatter of this plan
   /// has it, avg. `input` is kept until `free_input`; in pieces only for a
   /// communicator that takes them.
   GradientReduction(std::shared_ptr<const GroupPlan> plan, ReductionInput input,
-                    ReduceOp op, const CallLabel& label);
+                    OutputMemory memory, ReduceOp op, const CallLabel& label);
 
   /// Starts the second step, once; nothing without replicas. On CPU it waits
   /// for the first. `earlier`, if defined, is added to this rank's part first.
@@ -60,7 +66,8 @@ class GradientReduction {
   void abandon() noexcept;
 
  private:
-  [[nodiscard]] at::Tensor new_output() const;
+  [[nodiscard]] at::Tensor new_output(OutputMemory memory) const;
+  void zero_gaps() const;
   Pending start_first_step(ReduceOp op, const CallLabel& label);
   Pending sum_pieces(ReduceOp op, const CallLabel& label);
   void wait_on(const c10::Stream& stream);

@@ -79,13 +79,15 @@ bool Unit::has_all_gradients() const {
 }
 
 void Unit::start_reduce() {
+  const auto memory = step.is_set() ? OutputMemory::reduce_stream
+                                    : OutputMemory::compute_stream;
   for (size_t g = 0; g < groups_.size(); ++g) {
     ParameterGroup& group = *groups_[g];
     if (group.num_trainable() == 0) continue;
     for (size_t i = 0; i < group.size(); ++i) {
       if (group.gradients().held().has(i)) reduced_gradients_[g][i] = true;
     }
-    group.gradients().start(label("backward", ""));
+    group.gradients().start(memory, label("backward", ""));
   }
   pass.reduced = true;
   ++counts_.reduces;

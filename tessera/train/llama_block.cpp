@@ -1,5 +1,6 @@
 #include "tessera/train/llama_block.h"
 
+#include <ATen/autocast_mode.h>
 #include <torch/torch.h>
 
 #include <memory>
@@ -89,6 +90,11 @@ std::vector<Tensor> LlamaBlockImpl::project(
   return results;
 }
 
+Tensor LlamaBlockImpl::project(const Tensor& x,
+                               const torch::nn::Linear& layer) const {
+  return project(x, std::vector<torch::nn::Linear>{layer})[0];
+}
+
 void LlamaBlockImpl::drop_norm(const RMSNorm& norm_of, const SumAndNorm& x,
                                const std::vector<Tensor>& users) const {
   if (recompute_ != RecomputePolicy::selective) return;
@@ -120,8 +126,8 @@ Tensor LlamaBlockImpl::attend(const std::vector<Tensor>& qkv,
 
 LlamaBlockImpl::Widened LlamaBlockImpl::widen(const Tensor& residual,
                                               const Tensor& mixed) {
-  const auto h =
-      post_attention_layernorm_(Stream{residual, added(o_proj_(mixed))});
+  const auto h = post_attention_layernorm_(
+      Stream{residual, added(project(mixed, o_proj_))});
   const auto both = project(h.norm, {gate_proj_, up_proj_});
   drop_norm(post_attention_layernorm_, h, both);
   return {h.sum, both[0], both[1], multiplied(kernels_, both[0], both[1])};
@@ -148,8 +154,13 @@ Stream LlamaBlockImpl::forward(const Stream& stream, const Rotary& rotary,
 Stream LlamaBlockImpl::keeping(const Stream& stream, const Rotary& rotary,
                                LayerCache* cache) {
   const auto x = input_layernorm_(stream);
+  if (recompute_ == RecomputePolicy::selective && cache == nullptr &&
+      takes_second_half(x.sum)) {
+    return behind_attention(x.sum, attend(attention_inputs(x, rotary), nullptr),
+                            SecondHalfKeeps::sum_gate_and_up);
+  }
   const Widened w = widen(x.sum, attend(attention_inputs(x, rotary), cache));
-  const Tensor out = down_proj_(w.inner);
+  const Tensor out = project(w.inner, down_proj_);
   if (recompute_ == RecomputePolicy::selective) {
     free_until_backward(w.inner, {out},
                         [kernels = kernels_, gate = w.gate, up = w.up] {
@@ -208,7 +219,28 @@ Stream LlamaBlockImpl::freeing_but_attention(const Stream& stream,
   }
   free_until_backward(x.norm, projected,
                       [again, i = qkv.size()] { return again(i); });
-  return widening_again(x.sum, mixed);
+  return takes_second_half(x.sum)
+             ? behind_attention(x.sum, mixed, SecondHalfKeeps::nothing)
+             : widening_again(x.sum, mixed);
+}
+
+// Dropout, and an autocast or a residual stream of another dtype, are for
+// LibTorch's own operators.
+bool LlamaBlockImpl::takes_second_half(const Tensor& residual) const {
+  return kernels_ == ModelKernels::fused && dropout_ == 0 &&
+         residual.scalar_type() == o_proj_->weight.scalar_type() &&
+         !at::autocast::is_autocast_enabled(residual.device().type());
+}
+
+Stream LlamaBlockImpl::behind_attention(const Tensor& residual,
+                                        const Tensor& mixed,
+                                        SecondHalfKeeps keeps) const {
+  const auto [sum, branch] =
+      second_half(residual, mixed,
+                  {o_proj_->weight, post_attention_layernorm_->weight,
+                   gate_proj_->weight, up_proj_->weight, down_proj_->weight},
+                  post_attention_layernorm_->eps(), keeps);
+  return {sum, branch};
 }
 
 Stream LlamaBlockImpl::widening_again(const Tensor& residual,
@@ -223,7 +255,7 @@ Stream LlamaBlockImpl::widening_again(const Tensor& residual,
 
 Stream LlamaBlockImpl::narrow(const RecomputedOutputs& widened) {
   const Tensor& inner = widened.values[1];
-  const Tensor out = down_proj_(inner);
+  const Tensor out = project(inner, down_proj_);
   free_until_backward(inner, {out},
                       [again = widened.again] { return again(1); });
   return {widened.values[0], added(out)};

@@ -14,6 +14,8 @@
 // outputs and `inner`; `block` all from x to `inner` in one region;
 // `but_attention` the same in two, before and after attention. The last product
 // is in none: it reads `inner`, which comes back when backward begins with it.
+// With fused kernels what comes after attention is one function where it is
+// recomputed (second_half.h).
 #pragma once
 
 #include <torch/nn/modules/linear.h>
@@ -26,6 +28,7 @@
 #include "tessera/train/functions.h"
 #include "tessera/train/language_model.h"
 #include "tessera/train/model_presets.h"
+#include "tessera/train/second_half.h"
 
 namespace tessera::train {
 
@@ -45,6 +48,7 @@ class RMSNormImpl : public torch::nn::Module, public Initializable {
   /// The stream, added up, and its norm.
   [[nodiscard]] SumAndNorm forward(const Stream& stream);
   [[nodiscard]] at::Tensor norm(const at::Tensor& x) const;
+  [[nodiscard]] double eps() const { return eps_; }
 
   at::Tensor weight;
 
@@ -72,6 +76,8 @@ class LlamaBlockImpl : public torch::nn::Module {
                                 const Rotary& rotary) const;
   [[nodiscard]] std::vector<at::Tensor> project(
       const at::Tensor& x, const std::vector<torch::nn::Linear>& layers) const;
+  [[nodiscard]] at::Tensor project(const at::Tensor& x,
+                                   const torch::nn::Linear& layer) const;
   /// Queries, keys and values, [B, N, width] each.
   [[nodiscard]] std::vector<at::Tensor> attention_inputs(const SumAndNorm& x,
                                                          const Rotary& rotary);
@@ -89,6 +95,11 @@ class LlamaBlockImpl : public torch::nn::Module {
                                                  const Rotary& rotary);
   [[nodiscard]] Stream freeing_but_attention(const Stream& stream,
                                              const Rotary& rotary);
+  /// Whether what comes behind attention can be one function.
+  [[nodiscard]] bool takes_second_half(const at::Tensor& residual) const;
+  [[nodiscard]] Stream behind_attention(const at::Tensor& residual,
+                                        const at::Tensor& mixed,
+                                        SecondHalfKeeps keeps) const;
   /// Behind attention, in a region.
   [[nodiscard]] Stream widening_again(const at::Tensor& residual,
                                       const at::Tensor& mixed);

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <set>
 
+#include "tessera/device/memory_history.h"
 #include "tessera/train/failure.h"
 
 namespace tessera::train {
@@ -35,7 +36,14 @@ std::string step_label(int64_t step) { return str("ProfilerStep#", step); }
 StepProfiler::StepProfiler(const TrainConfig& config, const World& world)
     : config_(config.profile),
       device_(world.device()),
-      path_(str(config.output.folder, "/trace-rank-", world.rank(), ".json")) {}
+      path_(str(config.output.folder, "/trace-rank-", world.rank(), ".json")),
+      memory_path_(str(config.output.folder, "/memory-rank-", world.rank(),
+                       ".pickle")) {
+  require(!config_.memory || device_.is_cuda(), ExitCode::wrong_config, [&] {
+    return str("profile.memory is set, but the run is on a ", device_.str(),
+               ", and only a GPU's allocator keeps a history.");
+  });
+}
 
 StepProfiler::~StepProfiler() {
   if (!running_) return;
@@ -49,7 +57,10 @@ StepProfiler::~StepProfiler() {
 
 void StepProfiler::begin(int64_t step) {
   if (step < config_.first || step > config_.last) return;
-  if (!running_) start_trace(device_);
+  if (!running_) {
+    if (config_.memory) start_memory_history(device_);
+    start_trace(device_);
+  }
   running_ = true;
   step_.emplace(step_label(step).c_str());
 }
@@ -67,6 +78,7 @@ void StepProfiler::finish() {
 void StepProfiler::write() {
   running_ = false;
   write_trace(device_, path_);
+  if (config_.memory) write_memory_history(memory_path_);
   std::error_code error;
   require(std::filesystem::file_size(path_, error) > 0 && !error,
           ExitCode::cannot_write, [&] {

@@ -7,6 +7,9 @@
 //     profiler.end(step);
 //   }
 //
+// With config.profile.memory there is a history of the GPU's allocator, too
+// (device/memory_history.h): memory-rank-0.pickle of the same folder.
+//
 // Each step is a range "ProfilerStep#10"; gathers and reductions of units have
 // the names that PyTorch's FSDP2 gives them (shard/trace_range.h).
 #pragma once
@@ -33,6 +36,8 @@ void write_trace(c10::Device device, const std::string& path);
 class StepProfiler {
  public:
   /// The file is trace-rank-0.json of the run's folder, for rank 0.
+  /// Errors: Failure (wrong_config), when it is to be of an allocator that is no
+  /// GPU's.
   StepProfiler(const TrainConfig& config, const World& world);
   /// Drops a trace that has begun and not ended.
   ~StepProfiler();
@@ -53,6 +58,7 @@ class StepProfiler {
   const ProfileConfig config_;
   const c10::Device device_;
   const std::string path_;
+  const std::string memory_path_;
   std::optional<TraceRange> step_;
   bool running_ = false;
 };

@@ -206,6 +206,12 @@ void read_output(ConfigReader& reader, TrainConfig& config) {
 void read_profile(ConfigReader& reader, ProfileConfig& profile) {
   std::string steps;
   reader.get("profile.steps", steps);
+  reader.get("profile.memory", profile.memory);
+  require<InvalidArgument>(!profile.memory || !steps.empty(), [&] {
+    return str(reader.where("profile.memory"),
+               ": profile.memory is set, but not profile.steps, which says of "
+               "which steps; give them as in \"10:13\".");
+  });
   if (steps.empty()) return;
   const char* end = steps.data() + steps.size();
   const auto first = std::from_chars(steps.data(), end, profile.first);

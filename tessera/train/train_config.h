@@ -83,6 +83,7 @@ struct OutputConfig {
 struct ProfileConfig {
   int64_t first = 0;
   int64_t last = 0;
+  bool memory = false;  // and what the GPU's allocator did in them
 };
 
 struct TrainConfig {

@@ -107,6 +107,9 @@ constexpr std::array kDocs = {
     KeyDoc{
         "profile.steps",
         "write a trace of these steps, \"10:13\", for each rank; \"\": none"},
+    KeyDoc{"profile.memory",
+           "and what the GPU's allocator did in them, for "
+           "pytorch.org/memory_viz"},
     KeyDoc{"distributed.timeout_seconds",
            "a collective that takes longer ends the job; 0: 600 on NCCL, 1800 "
            "on Gloo"},

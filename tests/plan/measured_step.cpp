@@ -37,6 +37,13 @@ int64_t gathered_now(const Units& units) {
   return bytes;
 }
 
+/// LibTorch's, and the fused kernels', which are functions of their own.
+bool is_product(const std::string& backward) {
+  return backward == "MmBackward0" ||
+         backward.find("::LinearEach>") != std::string::npos ||
+         backward.find("::SecondHalf>") != std::string::npos;
+}
+
 /// Looks at every operator and every backward function of this thread.
 class Watch {
  public:
@@ -74,7 +81,7 @@ class Watch {
 
   void look(const std::string& name) {
     most_gathered_ = std::max(most_gathered_, gathered_now(units_));
-    if (name == "MmBackward0" && first_peak_ == 0) {
+    if (first_peak_ == 0 && is_product(name)) {
       first_peak_ = bytes_.take_peak();
     }
     if (name == "EmbeddingBackward0") (void)bytes_.take_peak();

@@ -125,6 +125,8 @@ TEST_F(Program, EveryMistakeHasItsExitCodeAndOneSentence) {
       {{"--shard.replicas=2"}, 2, "does not divide 1 rank"},
       {{"--train.graph=on"}, 2, "no CUDA graphs"},
       {{"--profile.steps=13:10"}, 2, "10:13"},
+      {{"--profile.memory=true"}, 2, "profile.steps"},
+      {{"--profile.memory=true", "--profile.steps=1:2"}, 2, "on a cpu"},
   };
   for (const BadDay& day : days) {
     const Ended ended = run(train_words(day.words));

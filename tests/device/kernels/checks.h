@@ -20,6 +20,10 @@ int check_adamw();
 /// them, against LibTorch's.
 int check_peers();
 
+/// Matrix products whose algorithm is chosen by timing, of all layouts, against
+/// double; SwiGLU's backward in place against the one that is not.
+int check_products();
+
 /// Times beside LibTorch's own operators.
 void measure_speed();
 

@@ -11,8 +11,8 @@ int main() {
   using namespace device_kernels;
   try {
     measure_speed();
-    const int failures =
-        check_agreement() + check_adamw() + check_graph() + check_peers();
+    const int failures = check_agreement() + check_adamw() + check_graph() +
+                         check_peers() + check_products();
     std::printf("device_kernels: %d FAILED\n", failures);
     return failures == 0 ? 0 : 1;
   } catch (const std::exception& error) {

@@ -39,6 +39,7 @@ torch::Tensor forward_after_late_write(torch::nn::Linear& linear,
 bool sees_new_weights(const DeviceMesh& mesh, FullyShardOptions options,
                       torch::Dtype dtype) {
   const auto device = mesh.world().device();
+  torch::manual_seed(1);
   torch::nn::Linear linear(
       torch::nn::LinearOptions(kWidth, kWidth).bias(false));
   linear->to(device);
