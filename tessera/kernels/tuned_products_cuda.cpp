@@ -34,8 +34,10 @@ constexpr int kRounds = 5;
 constexpr float kShortestTiming = 0.4F;  // ms
 constexpr int kMostRepeats = 20;
 /// cuBLAS's own choice stays unless another takes at most this part of its
-/// time: less is noise.
-constexpr float kClearlyFaster = 0.99F;
+/// time. A timing is too short for the GPU's power limit, a training step is
+/// not: on an H200 algorithms that were 2 to 5 % faster in a timing were up to
+/// 3 % slower for half a second, and those that were 8 % faster stayed ahead.
+constexpr float kClearlyFaster = 0.93F;
 
 /// How a matrix lies in memory, for cuBLAS, whose matrices are column by
 /// column: rows one after the other are its columns.
