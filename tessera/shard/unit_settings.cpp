@@ -172,7 +172,7 @@ void set_post_optim_event(torch::nn::Module& module, StreamEvent& event) {
        units_for(module, Recurse::yes, "set_post_optim_event")) {
     const ShardLanes& lanes = *unit->lanes();
     event.block(lanes.gather_stream);
-    if (lanes.size() == 1) event.block(current_stream(lanes.device));
+    event.block(current_stream(lanes.device));
   }
 }
 

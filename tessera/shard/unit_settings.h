@@ -95,10 +95,11 @@ void share_comm_ctx(const std::vector<torch::nn::Module*>& modules);
 
 /// For an optimizer that steps on a stream of its own: the gathers of
 /// `module`'s units that come next wait for `event`, which the step recorded
-/// behind its last write. FSDP2's; there they then do not wait for the current
-/// stream, here they do. Shards that are read as they are (one rank, no cast)
-/// wait on the current stream. Nothing on CPU. Errors: InvalidArgument for a
-/// module without units.
+/// behind its last write, and so does what comes next on the current stream: to
+/// that the memory of the gradients goes back when they are dropped, so no work
+/// may be asked of it between the two. FSDP2's; there gathers then do not wait
+/// for the current stream, here they do. Nothing on CPU.
+/// Errors: InvalidArgument for a module without units.
 void set_post_optim_event(torch::nn::Module& module, StreamEvent& event);
 
 /// How this module's own unit is gathered and reduced, also among the ranks
