@@ -7,11 +7,12 @@ namespace tessera {
 
 /// Lets the allocator's segments grow in place (LibTorch's
 /// expandable_segments), so that what activations have left fits gradients of
-/// other sizes: a training step of 3 billion parameters on two H200
-/// reserved 25.2 GiB so and 31.0 otherwise. For programs, before their first
-/// tensors on `device`; memory taken before stays as it is. Nothing where
-/// PYTORCH_ALLOC_CONF (or PYTORCH_CUDA_ALLOC_CONF) says how the allocator is
-/// set, on a CPU, and, with a word in the log, where the driver cannot do it.
+/// other sizes: a training step of 3 billion parameters, of two ranks that
+/// shared an H200, reserved 25.2 GiB so and 31.0 otherwise. For programs,
+/// before their first tensors on `device`; memory taken before stays as it is.
+/// Nothing where PYTORCH_ALLOC_CONF (or PYTORCH_CUDA_ALLOC_CONF) says how the
+/// allocator is set, on a CPU, and, with a word in the log, where the driver
+/// cannot do it.
 void prefer_growing_segments(c10::Device device);
 
 }  // namespace tessera

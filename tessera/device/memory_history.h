@@ -23,4 +23,7 @@ void start_memory_history(c10::Device device);
 /// Errors: InvalidState, when the file cannot be written.
 void write_memory_history(const std::string& path);
 
+/// Ends the noting; nothing is written.
+void drop_memory_history();
+
 }  // namespace tessera

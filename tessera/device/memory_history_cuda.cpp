@@ -29,13 +29,17 @@ void start_memory_history(c10::Device device) {
 
 void write_memory_history(const std::string& path) {
   const std::string pickled = torch::cuda::_memory_snapshot_pickled();
-  torch::cuda::_record_memory_history(std::nullopt);
+  drop_memory_history();
   std::ofstream file(path, std::ios::binary);
   file.write(pickled.data(), static_cast<std::streamsize>(pickled.size()));
   file.close();
   require<InvalidState>(!file.fail(), [&] {
     return str("the history of memory could not be written to '", path, "'.");
   });
+}
+
+void drop_memory_history() {
+  torch::cuda::_record_memory_history(std::nullopt);
 }
 
 }  // namespace tessera

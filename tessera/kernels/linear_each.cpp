@@ -4,19 +4,17 @@
 
 #include "tessera/kernels/function_scope.h"
 #include "tessera/kernels/operators.h"
+#include "tessera/kernels/rows.h"
 
 namespace tessera {
 
 namespace {
 
 using at::Tensor;
+using internal::as_rows;
+using internal::times_transposed;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
-
-Tensor as_rows(const Tensor& x) {
-  return x.reshape(
-      {c10::multiply_integers(x.sizes().slice(0, x.dim() - 1)), x.size(-1)});
-}
 
 /// sum + dy * weight; sum may be undefined, and is written to.
 Tensor add_product(Tensor sum, const Tensor& dy, const Tensor& weight) {
@@ -26,10 +24,10 @@ Tensor add_product(Tensor sum, const Tensor& dy, const Tensor& weight) {
 }
 
 /// x * weight^T, in the shape of x but for its last dim.
-Tensor times_transposed(const Tensor& x, const Tensor& weight) {
+Tensor multiplied(const Tensor& x, const Tensor& weight) {
   auto sizes = x.sizes().vec();
   sizes.back() = weight.size(0);
-  return operators::product(as_rows(x), weight.t()).view(sizes);
+  return times_transposed(as_rows(x), weight).view(sizes);
 }
 
 // Inputs are x, then the weights; saved in this order.
@@ -41,7 +39,7 @@ struct LinearEach : torch::autograd::Function<LinearEach> {
     variable_list results;
     variable_list saved = {input};
     for (const Tensor& weight : weights) {
-      results.push_back(times_transposed(input, weight));
+      results.push_back(multiplied(input, weight));
       saved.push_back(weight);
     }
     context->save_for_backward(saved);

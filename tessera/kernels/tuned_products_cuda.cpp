@@ -28,6 +28,9 @@ using at::Tensor;
 
 /// Below this the choice is not worth the timing.
 constexpr int64_t kFewestProducts = int64_t{1} << 28;
+/// A model has some twenty kinds. Batches of ever new sizes would be timed for
+/// ever.
+constexpr size_t kMostKinds = 128;
 constexpr int kMostAlgorithms = 16;
 constexpr int kRounds = 5;
 /// Of one timing: enough for the clock, and for several short products.
@@ -77,7 +80,9 @@ std::optional<Kind> kind_of(const Tensor& out, const Tensor& a, const Tensor& b,
                             double beta) {
   const auto dtype = out.scalar_type();
   const bool narrow = dtype == at::kBFloat16 || dtype == at::kHalf;
-  if (!narrow || a.scalar_type() != dtype || b.scalar_type() != dtype ||
+  const bool fit = a.size(1) == b.size(0) && out.size(0) == a.size(0) &&
+                   out.size(1) == b.size(1);  // else at::mm says what is wrong
+  if (!narrow || !fit || a.scalar_type() != dtype || b.scalar_type() != dtype ||
       a.size(0) * a.size(1) * b.size(1) < kFewestProducts) {
     return std::nullopt;
   }
@@ -253,9 +258,21 @@ std::optional<cublasLtMatmulAlgo_t> choose(const Product& product,
                       : std::optional(algorithms.at(fastest - 1));
 }
 
+/// With the same room between its rows.
+Tensor copy_of(const Tensor& out) {
+  return at::empty_strided(out.sizes(), out.strides(), out.options())
+      .copy_(out);
+}
+
 /// The choices of this process.
 class Choices {
  public:
+  /// Whether another kind may be timed.
+  [[nodiscard]] bool has_room() {
+    const std::scoped_lock lock(mutex_);
+    return choices_.size() < kMostKinds;
+  }
+
   /// Null until `kind` has been decided.
   [[nodiscard]] std::shared_ptr<const Choice> find(const Kind& kind) {
     const std::scoped_lock lock(mutex_);
@@ -270,7 +287,7 @@ class Choices {
     auto choice = std::make_shared<Choice>(Choice{Product(kind), std::nullopt});
     try {
       // A product that adds is tried out on other memory.
-      const Tensor place = kind.beta == 0 ? out : out.clone();
+      const Tensor place = kind.beta == 0 ? out : copy_of(out);
       choice->algorithm = choose(choice->product, kind, place, a, b);
     } catch (const c10::OutOfMemoryError&) {
       // No place to try: as without a choice.
@@ -305,7 +322,7 @@ void tuned_product(const Tensor& out, const Tensor& a, const Tensor& b,
                         : kind_of(out, a, b, beta);
   if (!kind) return plain_product(out, a, b, beta);
   auto choice = choices().find(*kind);
-  if (!choice && !capturing()) {
+  if (!choice && !capturing() && choices().has_room()) {
     choice = choices().decide(*kind, out, a, b);
   }
   if (!choice || !choice->algorithm) return plain_product(out, a, b, beta);

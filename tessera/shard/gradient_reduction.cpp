@@ -3,7 +3,6 @@
 #include <ATen/ops/empty.h>
 
 #include <exception>
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -16,24 +15,39 @@ GradientReduction::GradientReduction(std::shared_ptr<const GroupPlan> plan,
                                      ReduceOp op, const CallLabel& label)
     : plan_(std::move(plan)),
       input_(std::move(input)),
+      compute_stream_(current_stream(plan_->lanes->device)),
       divided_(op == ReduceOp::avg) {
   const bool in_place = plan_->layout.world_size() == 1;
-  output_ = in_place ? input_.whole : new_output(memory);
+  const bool of_compute = memory == OutputMemory::compute_stream;
+  if (in_place) output_ = input_.whole;
+  if (!in_place && of_compute) output_ = new_output();
   // What the compute stream did with the memory is behind it, too.
   StreamEvent ready;
-  ready.record(current_stream(plan_->lanes->device));
+  ready.record(compute_stream_);
   ready.block(plan_->lanes->reduce_stream);
-  StreamScope scope(plan_->lanes->reduce_stream);
-  if (!in_place) zero_gaps();
-  pending_ = start_first_step(op, label);
-  first_done_.record(plan_->lanes->reduce_stream);
+  on(plan_->lanes->reduce_stream, first_done_, [&] {
+    if (!in_place && !of_compute) output_ = new_output();
+    if (!in_place) zero_gaps();
+    pending_ = start_first_step(op, label);
+  });
 }
 
-at::Tensor GradientReduction::new_output(OutputMemory memory) const {
-  std::optional<StreamScope> scope;
-  if (memory == OutputMemory::reduce_stream) {
-    scope.emplace(plan_->lanes->reduce_stream);
+// Where it throws, the memory goes back to the compute stream at once, while
+// the stream may be at work on it.
+void GradientReduction::on(const c10::Stream& stream, StreamEvent& done,
+                           const std::function<void()>& work) {
+  const StreamScope scope(stream);
+  try {
+    work();
+  } catch (...) {
+    done.record(stream);
+    done.block(compute_stream_);
+    throw;
   }
+  done.record(stream);
+}
+
+at::Tensor GradientReduction::new_output() const {
   return at::empty({plan_->layout.shard_numel()},
                    at::TensorOptions(plan_->options.reduce_dtype)
                        .device(plan_->lanes->device));
@@ -95,13 +109,13 @@ void GradientReduction::sum_over_replicas(const at::Tensor& earlier,
   second_started_ = true;
   pending_.wait();
   first_done_.block(lanes.all_reduce_stream);
-  StreamScope scope(lanes.all_reduce_stream);
-  if (earlier.defined()) {
-    earlier_ = earlier;
-    output_.add_(earlier_);
-  }
-  pending_ = lanes.all_reduce->all_reduce(output_, ReduceOp::sum, label);
-  second_done_.record(lanes.all_reduce_stream);
+  on(lanes.all_reduce_stream, second_done_, [&] {
+    if (earlier.defined()) {
+      earlier_ = earlier;
+      output_.add_(earlier_);
+    }
+    pending_ = lanes.all_reduce->all_reduce(output_, ReduceOp::sum, label);
+  });
 }
 
 const c10::Stream& GradientReduction::last_stream() const {
@@ -155,9 +169,12 @@ at::Tensor GradientReduction::wait() {
   return output_;
 }
 
+// The stream whose memory it is waits as well, where the caller's is another.
 void GradientReduction::wait_on(const c10::Stream& stream) {
-  first_done_.block(stream);
-  second_done_.block(stream);
+  for (const c10::Stream& waiting : {stream, compute_stream_}) {
+    first_done_.block(waiting);
+    second_done_.block(waiting);
+  }
 }
 
 void GradientReduction::abandon() noexcept {

@@ -10,6 +10,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -66,7 +67,9 @@ class GradientReduction {
   void abandon() noexcept;
 
  private:
-  [[nodiscard]] at::Tensor new_output(OutputMemory memory) const;
+  void on(const c10::Stream& stream, StreamEvent& done,
+          const std::function<void()>& work);
+  [[nodiscard]] at::Tensor new_output() const;
   void zero_gaps() const;
   Pending start_first_step(ReduceOp op, const CallLabel& label);
   Pending sum_pieces(ReduceOp op, const CallLabel& label);
@@ -76,6 +79,7 @@ class GradientReduction {
 
   std::shared_ptr<const GroupPlan> plan_;
   ReductionInput input_;
+  c10::Stream compute_stream_;  // current when it began
   at::Tensor output_;
   at::Tensor earlier_;  // alive until its addition has run
   Pending pending_;

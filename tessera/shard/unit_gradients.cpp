@@ -119,6 +119,8 @@ void Unit::step_early() {
     // memory, which that stream may hand out again before the step has read it.
     if (group->layout().world_size() == 1) return;
     if (!group->gradients().unobserved()) return;
+    // Gradients of a pass before this step was set, likewise.
+    if (group->master()->grad().defined()) return;
   }
   const auto& lanes = *this->lanes();
   StreamScope scope(lanes.all_reduce ? lanes.all_reduce_stream

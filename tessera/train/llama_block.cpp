@@ -3,6 +3,7 @@
 #include <ATen/autocast_mode.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 
@@ -22,34 +23,12 @@ Tensor multiplied(ModelKernels kernels, const Tensor& gate, const Tensor& up) {
                                         : train::swiglu(gate, up);
 }
 
+// LibTorch's own layers follow it.
+bool is_autocast(const Tensor& x) {
+  return at::autocast::is_autocast_enabled(x.device().type());
+}
+
 }  // namespace
-
-torch::nn::Linear linear(int64_t in, int64_t out) {
-  return torch::nn::Linear(torch::nn::LinearOptions(in, out).bias(false));
-}
-
-RMSNormImpl::RMSNormImpl(const ModelConfig& c)
-    : weight(register_parameter("weight", torch::empty(c.dim))),
-      eps_(c.norm_eps),
-      kernels_(c.kernels) {
-  RMSNormImpl::reset_parameters();
-}
-
-void RMSNormImpl::reset_parameters() { torch::nn::init::ones_(weight); }
-
-Tensor RMSNormImpl::norm(const Tensor& x) const {
-  return kernels_ == ModelKernels::fused ? tessera::rms_norm(x, weight, eps_)
-                                         : rms_norm(x, weight, eps_);
-}
-
-SumAndNorm RMSNormImpl::forward(const Stream& stream) {
-  if (!stream.branch.defined()) return {stream.residual, norm(stream.residual)};
-  if (kernels_ == ModelKernels::fused) {
-    return add_rms_norm(stream.branch, stream.residual, weight, eps_);
-  }
-  const auto sum = stream.residual + stream.branch;
-  return {sum, norm(sum)};
-}
 
 LlamaBlockImpl::LlamaBlockImpl(const ModelConfig& c, RecomputePolicy recompute)
     : kernels_(c.kernels),
@@ -81,7 +60,7 @@ Tensor LlamaBlockImpl::turn(const Tensor& x, int64_t heads,
 std::vector<Tensor> LlamaBlockImpl::project(
     const Tensor& x, const std::vector<torch::nn::Linear>& layers) const {
   std::vector<Tensor> results;
-  if (kernels_ == ModelKernels::fused) {
+  if (kernels_ == ModelKernels::fused && !is_autocast(x)) {
     std::vector<Tensor> weights;
     for (const auto& layer : layers) weights.push_back(layer->weight);
     return linear_each(x, weights);
@@ -224,12 +203,20 @@ Stream LlamaBlockImpl::freeing_but_attention(const Stream& stream,
              : widening_again(x.sum, mixed);
 }
 
-// Dropout, and an autocast or a residual stream of another dtype, are for
-// LibTorch's own operators.
+// Dropout, autocast and weights of several dtypes are for operators of their
+// own.
 bool LlamaBlockImpl::takes_second_half(const Tensor& residual) const {
-  return kernels_ == ModelKernels::fused && dropout_ == 0 &&
-         residual.scalar_type() == o_proj_->weight.scalar_type() &&
-         !at::autocast::is_autocast_enabled(residual.device().type());
+  if (kernels_ != ModelKernels::fused || dropout_ > 0 || is_autocast(residual))
+    return false;
+  const auto weights = second_half_weights();
+  return std::all_of(weights.begin(), weights.end(), [&](const Tensor& weight) {
+    return weight.scalar_type() == residual.scalar_type();
+  });
+}
+
+std::array<Tensor, 5> LlamaBlockImpl::second_half_weights() const {
+  return {o_proj_->weight, post_attention_layernorm_->weight,
+          gate_proj_->weight, up_proj_->weight, down_proj_->weight};
 }
 
 Stream LlamaBlockImpl::behind_attention(const Tensor& residual,

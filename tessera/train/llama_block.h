@@ -1,4 +1,4 @@
-// One block of a Llama-type model, and its norm.
+// One block of a Llama-type model.
 //
 //   x: the residual stream ----------------+--------------------------+
 //        | input_layernorm                 |                          |
@@ -20,6 +20,7 @@
 
 #include <torch/nn/modules/linear.h>
 
+#include <array>
 #include <vector>
 
 #include "tessera/kernels/rms_norm.h"
@@ -27,36 +28,11 @@
 #include "tessera/module/recompute.h"
 #include "tessera/train/functions.h"
 #include "tessera/train/language_model.h"
+#include "tessera/train/llama_layers.h"
 #include "tessera/train/model_presets.h"
 #include "tessera/train/second_half.h"
 
 namespace tessera::train {
-
-/// A layer without bias.
-[[nodiscard]] torch::nn::Linear linear(int64_t in, int64_t out);
-
-/// The residual stream: the sum of both, still to be added. `branch` is
-/// undefined where nothing is to be added.
-struct Stream {
-  at::Tensor residual, branch;
-};
-
-class RMSNormImpl : public torch::nn::Module, public Initializable {
- public:
-  explicit RMSNormImpl(const ModelConfig& config);
-  void reset_parameters() override;
-  /// The stream, added up, and its norm.
-  [[nodiscard]] SumAndNorm forward(const Stream& stream);
-  [[nodiscard]] at::Tensor norm(const at::Tensor& x) const;
-  [[nodiscard]] double eps() const { return eps_; }
-
-  at::Tensor weight;
-
- private:
-  double eps_;
-  ModelKernels kernels_;
-};
-TORCH_MODULE(RMSNorm);
 
 class LlamaBlockImpl : public torch::nn::Module {
  public:
@@ -97,6 +73,8 @@ class LlamaBlockImpl : public torch::nn::Module {
                                              const Rotary& rotary);
   /// Whether what comes behind attention can be one function.
   [[nodiscard]] bool takes_second_half(const at::Tensor& residual) const;
+  /// In the order of SecondHalfWeights.
+  [[nodiscard]] std::array<at::Tensor, 5> second_half_weights() const;
   [[nodiscard]] Stream behind_attention(const at::Tensor& residual,
                                         const at::Tensor& mixed,
                                         SecondHalfKeeps keeps) const;

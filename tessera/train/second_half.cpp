@@ -8,28 +8,21 @@
 
 #include "tessera/kernels/function_scope.h"
 #include "tessera/kernels/operators.h"
+#include "tessera/kernels/rows.h"
 
 namespace tessera::train {
 
 namespace {
 
 using at::Tensor;
+using internal::as_rows;
+using internal::times_transposed;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 /// Of `apply`; gradients come in this order.
 enum Input : uint8_t { kResidual, kMixed, kOutput, kNorm, kGate, kUp, kDown };
 constexpr size_t kInputs = 10;  // with those that have no gradient
-
-Tensor as_rows(const Tensor& x) {
-  return x.reshape(
-      {c10::multiply_integers(x.sizes().slice(0, x.dim() - 1)), x.size(-1)});
-}
-
-/// x * weight^T, rows.
-Tensor times_transposed(const Tensor& x, const Tensor& weight) {
-  return operators::product(x, weight.t());
-}
 
 /// The sum of the residual stream, row by row, and its norm.
 struct Normed {
@@ -104,16 +97,17 @@ struct SecondHalf : torch::autograd::Function<SecondHalf> {
         add_and_norm(as_rows(residual), as_rows(mixed), weights, eps), weights);
     const Tensor branch = times_transposed(
         operators::swiglu(values.gate, values.up), weights.down);
+    const Tensor sum = values.x.sum.view(residual.sizes());
     variable_list saved = {residual, mixed, output, norm, gate, up, down};
     if (keeps == SecondHalfKeeps::sum_gate_and_up) {
       saved[kResidual].reset();
-      saved.insert(saved.end(),
-                   {values.x.sum, values.x.rstd, values.gate, values.up});
+      // The result itself, so that a change of it in place is noticed.
+      saved.insert(saved.end(), {sum, values.x.rstd, values.gate, values.up});
     }
     context->save_for_backward(saved);
     context->saved_data["eps"] = eps;
     context->set_materialize_grads(false);
-    return {values.x.sum.view(residual.sizes()), branch.view(residual.sizes())};
+    return {sum, branch.view(residual.sizes())};
   }
 
   static variable_list backward(AutogradContext* context,
@@ -167,8 +161,9 @@ struct SecondHalf : torch::autograd::Function<SecondHalf> {
                    weights);
     }
     const auto kept = [&](size_t i) { return saved[kDown + 1 + i]; };
-    auto [norm, rstd] = operators::rms_norm(kept(0), weights.norm, eps);
-    Values values{{kept(0), norm, kept(1)}, kept(2), kept(3)};
+    const Tensor sum = as_rows(kept(0));
+    auto [norm, rstd] = operators::rms_norm(sum, weights.norm, eps);
+    Values values{{sum, norm, kept(1)}, kept(2), kept(3)};
     if (torch::autograd::get_current_graph_task_keep_graph()) {
       // Another backward will read them.
       values.gate = values.gate.clone();

@@ -49,6 +49,7 @@ StepProfiler::~StepProfiler() {
   if (!running_) return;
   try {
     step_.reset();
+    if (config_.memory) drop_memory_history();
     torch::autograd::profiler::disableProfiler();
   } catch (const std::exception&) {
     // The run has failed already, and says why.
@@ -77,14 +78,22 @@ void StepProfiler::finish() {
 
 void StepProfiler::write() {
   running_ = false;
+  if (config_.memory) write_memory();
   write_trace(device_, path_);
-  if (config_.memory) write_memory_history(memory_path_);
   std::error_code error;
   require(std::filesystem::file_size(path_, error) > 0 && !error,
           ExitCode::cannot_write, [&] {
             return str("the trace of steps ", config_.first, " to ",
                        config_.last, " could not be written to '", path_, "'.");
           });
+}
+
+void StepProfiler::write_memory() const {
+  try {
+    write_memory_history(memory_path_);
+  } catch (const InvalidState& error) {
+    throw Failure(ExitCode::cannot_write, error.what());
+  }
 }
 
 }  // namespace tessera::train

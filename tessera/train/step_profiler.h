@@ -54,6 +54,7 @@ class StepProfiler {
 
  private:
   void write();
+  void write_memory() const;
 
   const ProfileConfig config_;
   const c10::Device device_;

@@ -1,7 +1,6 @@
 #include "tessera/train/train_config.h"
 
 #include <cctype>
-#include <charconv>
 #include <initializer_list>
 #include <vector>
 
@@ -201,32 +200,6 @@ void read_output(ConfigReader& reader, TrainConfig& config) {
   reader.get("output.tensorboard", config.output.tensorboard);
   reader.get("output.peak_tflops", config.output.peak_tflops, {.min = 0});
   read_distributed(reader, config.distributed);
-}
-
-void read_profile(ConfigReader& reader, ProfileConfig& profile) {
-  std::string steps;
-  reader.get("profile.steps", steps);
-  reader.get("profile.memory", profile.memory);
-  require<InvalidArgument>(!profile.memory || !steps.empty(), [&] {
-    return str(reader.where("profile.memory"),
-               ": profile.memory is set, but not profile.steps, which says of "
-               "which steps; give them as in \"10:13\".");
-  });
-  if (steps.empty()) return;
-  const char* end = steps.data() + steps.size();
-  const auto first = std::from_chars(steps.data(), end, profile.first);
-  const bool colon =
-      first.ec == std::errc() && first.ptr != end && *first.ptr == ':';
-  const auto last =
-      std::from_chars(colon ? first.ptr + 1 : end, end, profile.last);
-  require<InvalidArgument>(
-      colon && last.ec == std::errc() && last.ptr == end &&
-          profile.first >= 1 && profile.first <= profile.last,
-      [&] {
-        return str(reader.where("profile.steps"), ": profile.steps is \"",
-                   steps,
-                   "\"; give the first and the last step, as in \"10:13\".");
-      });
 }
 
 void check_graph_keys(const ConfigReader& reader, const TrainConfig& config) {

@@ -13,6 +13,7 @@
 #include "tessera/optim/lr_factor.h"
 #include "tessera/train/distributed_config.h"
 #include "tessera/train/model_presets.h"
+#include "tessera/train/profile_config.h"
 #include "tessera/train/shard_config.h"
 
 namespace tessera::train {
@@ -77,13 +78,6 @@ struct OutputConfig {
   int64_t print_every = 10;
   bool tensorboard = true;
   double peak_tflops = 0;  // of one device, for MFU; 0: not known
-};
-
-/// Of which steps a trace is written, the first being 1; 0 to 0: of none.
-struct ProfileConfig {
-  int64_t first = 0;
-  int64_t last = 0;
-  bool memory = false;  // and what the GPU's allocator did in them
 };
 
 struct TrainConfig {

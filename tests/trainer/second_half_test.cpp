@@ -132,6 +132,13 @@ TEST(SecondHalf, HasGradientsWhereOnlyOneResultIsUsed) {
   }
 }
 
+TEST(SecondHalf, NoticesThatItsSumWasChangedInPlace) {
+  const Tensors in = leaves(inputs_of({2, 3}), torch::kDouble);
+  const Tensors out = half_that(SecondHalfKeeps::sum_gate_and_up)(in);
+  out[0].add_(1);
+  EXPECT_THROW(out[1].sum().backward(), c10::Error);
+}
+
 TEST(SecondHalf, RefusesAGradientOfItsGradient) {
   const Tensors in = leaves(inputs_of({2, 3}), torch::kDouble);
   const Tensors out = half_that(SecondHalfKeeps::nothing)(in);
