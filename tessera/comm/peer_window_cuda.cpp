@@ -1,7 +1,6 @@
 #include "tessera/comm/peer_window.h"
 
 #include <ATen/ops/zeros.h>
-#include <c10/core/AllocatorConfig.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
 
@@ -10,6 +9,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/comm/below_autograd.h"
+#include "tessera/device/growing_segments.h"
 
 namespace tessera {
 namespace {
@@ -51,32 +51,6 @@ Offer offer_of(const at::Tensor& own) {
   return {machine(), shared.offset, shared.handle};
 }
 
-/// Memory of segments that grow is shared through files of the process, which
-/// hosts and containers often forbid; that of others is not. In this scope the
-/// allocator takes the other kind, whatever it is set to.
-class PlainSegments {
- public:
-  PlainSegments()
-      : growing_(c10::CachingAllocator::AcceleratorAllocatorConfig::
-                     use_expandable_segments()),
-        settings_(c10::CachingAllocator::getAllocatorSettings()) {
-    if (growing_) set("expandable_segments:False");
-  }
-  ~PlainSegments() {
-    if (growing_) set(settings_);
-  }
-  PlainSegments(const PlainSegments&) = delete;
-  PlainSegments& operator=(const PlainSegments&) = delete;
-
- private:
-  static void set(const std::string& settings) {
-    c10::CachingAllocator::setAllocatorSettings(settings);
-  }
-
-  bool growing_;
-  std::string settings_;
-};
-
 std::string first_line(const std::string& text) {
   return text.substr(0, text.find('\n'));
 }
@@ -89,6 +63,8 @@ PeerWindow::PeerWindow(int64_t num_bytes, const PeerLink::Place& place,
   std::string trouble;
   std::string offer;
   try {
+    // That of segments that grow would be shared through files of the process,
+    // which hosts and containers often forbid.
     const PlainSegments plain;
     own_ = at::zeros({num_bytes},
                      at::TensorOptions(at::kByte).device(place.device));

@@ -15,6 +15,8 @@ namespace {
 /// Enough to be a segment of the kind that grows.
 constexpr int64_t kTrialBytes = 32 << 20;
 
+using Settings = c10::CachingAllocator::AcceleratorAllocatorConfig;
+
 }  // namespace
 
 void prefer_growing_segments(c10::Device device) {
@@ -31,6 +33,18 @@ void prefer_growing_segments(c10::Device device) {
         "segments of the allocator cannot grow here (expandable_segments): "
         "more memory than needed may be reserved.");
   }
+}
+
+PlainSegments::PlainSegments()
+    : growing_(Settings::use_expandable_segments()),
+      settings_(c10::CachingAllocator::getAllocatorSettings()) {
+  if (growing_) {
+    c10::CachingAllocator::setAllocatorSettings("expandable_segments:False");
+  }
+}
+
+PlainSegments::~PlainSegments() {
+  if (growing_) c10::CachingAllocator::setAllocatorSettings(settings_);
 }
 
 }  // namespace tessera

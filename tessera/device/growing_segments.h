@@ -3,6 +3,8 @@
 
 #include <c10/core/Device.h>
 
+#include <string>
+
 namespace tessera {
 
 /// Lets the allocator's segments grow in place (LibTorch's
@@ -14,5 +16,19 @@ namespace tessera {
 /// allocator is set, on a CPU, and, with a word in the log, where the driver
 /// cannot do it.
 void prefer_growing_segments(c10::Device device);
+
+/// While it lives, new memory is of segments that do not grow, whatever the
+/// allocator is set to; then it is set as before.
+class PlainSegments {
+ public:
+  PlainSegments();
+  ~PlainSegments();
+  PlainSegments(const PlainSegments&) = delete;
+  PlainSegments& operator=(const PlainSegments&) = delete;
+
+ private:
+  const bool growing_;
+  const std::string settings_;
+};
 
 }  // namespace tessera
