@@ -4,6 +4,7 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <initializer_list>
 #include <memory>
 #include <utility>
 
@@ -208,13 +209,15 @@ Stream LlamaBlockImpl::freeing_but_attention(const Stream& stream,
 bool LlamaBlockImpl::takes_second_half(const Tensor& residual) const {
   if (kernels_ != ModelKernels::fused || dropout_ > 0 || is_autocast(residual))
     return false;
-  const auto weights = second_half_weights();
-  return std::all_of(weights.begin(), weights.end(), [&](const Tensor& weight) {
-    return weight.scalar_type() == residual.scalar_type();
-  });
+  const auto w = second_half_weights();
+  return std::ranges::all_of(
+      std::initializer_list<Tensor>{w.output, w.norm, w.gate, w.up, w.down},
+      [&](const Tensor& weight) {
+        return weight.scalar_type() == residual.scalar_type();
+      });
 }
 
-std::array<Tensor, 5> LlamaBlockImpl::second_half_weights() const {
+SecondHalfWeights LlamaBlockImpl::second_half_weights() const {
   return {o_proj_->weight, post_attention_layernorm_->weight,
           gate_proj_->weight, up_proj_->weight, down_proj_->weight};
 }
@@ -223,9 +226,7 @@ Stream LlamaBlockImpl::behind_attention(const Tensor& residual,
                                         const Tensor& mixed,
                                         SecondHalfKeeps keeps) const {
   const auto [sum, branch] =
-      second_half(residual, mixed,
-                  {o_proj_->weight, post_attention_layernorm_->weight,
-                   gate_proj_->weight, up_proj_->weight, down_proj_->weight},
+      second_half(residual, mixed, second_half_weights(),
                   post_attention_layernorm_->eps(), keeps);
   return {sum, branch};
 }

@@ -20,11 +20,9 @@
 
 #include <torch/nn/modules/linear.h>
 
-#include <array>
 #include <vector>
 
 #include "tessera/kernels/rms_norm.h"
-#include "tessera/module/initializers.h"
 #include "tessera/module/recompute.h"
 #include "tessera/train/functions.h"
 #include "tessera/train/language_model.h"
@@ -73,8 +71,7 @@ class LlamaBlockImpl : public torch::nn::Module {
                                              const Rotary& rotary);
   /// Whether what comes behind attention can be one function.
   [[nodiscard]] bool takes_second_half(const at::Tensor& residual) const;
-  /// In the order of SecondHalfWeights.
-  [[nodiscard]] std::array<at::Tensor, 5> second_half_weights() const;
+  [[nodiscard]] SecondHalfWeights second_half_weights() const;
   [[nodiscard]] Stream behind_attention(const at::Tensor& residual,
                                         const at::Tensor& mixed,
                                         SecondHalfKeeps keeps) const;

@@ -78,7 +78,6 @@ void StepProfiler::finish() {
 
 void StepProfiler::write() {
   running_ = false;
-  if (config_.memory) write_memory();
   write_trace(device_, path_);
   std::error_code error;
   require(std::filesystem::file_size(path_, error) > 0 && !error,
@@ -86,6 +85,7 @@ void StepProfiler::write() {
             return str("the trace of steps ", config_.first, " to ",
                        config_.last, " could not be written to '", path_, "'.");
           });
+  if (config_.memory) write_memory();
 }
 
 void StepProfiler::write_memory() const {
