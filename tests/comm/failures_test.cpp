@@ -3,6 +3,7 @@
 #include <torch/torch.h>
 
 #include <chrono>
+#include <future>
 #include <mutex>
 #include <thread>
 
@@ -134,6 +135,26 @@ TEST(Failures, OneRanksErrorEndsTheOthersWhileTheyConnect) {
   EXPECT_LT(Clock::now() - start, 10s);  // the time-out is 60 s
 }
 
+TEST(Failures, ARankThatStillConnectsHearsWhichRankFailedAndWhy) {
+  std::string heard;
+  const auto run = [&] {
+    run_ranks(2, [&](const World& world) {
+      if (world.rank() == 1) throw InvalidState("the optimizer is not bound");
+      try {
+        (void)connect_all(world);
+      } catch (const CommError& error) {
+        heard = error.what();
+        throw;
+      }
+    });
+  };
+  EXPECT_THROW(run(), InvalidState);
+  EXPECT_TRUE(contains(heard, "rank 0: connect #1 on 'dp_shard/gather'"))
+      << heard;
+  EXPECT_TRUE(contains(heard, "Cause: rank 1: the optimizer is not bound"))
+      << heard;
+}
+
 TEST(Failures, OneRanksErrorEndsABarrierAnExchangeAndAnAllReduce) {
   using Wait = std::function<void(const World&, Communicator&)>;
   const std::vector<Wait> waits = {
@@ -160,10 +181,16 @@ TEST(Failures, OneRanksErrorEndsABarrierAnExchangeAndAnAllReduce) {
 
 TEST(Failures, TheErrorOfTheOthersSaysWhichRankFailedAndWhy) {
   std::string heard;
+  std::promise<void> connected;  // rank 0: until then its call is "connect"
   const auto run = [&] {
     run_ranks(2, [&](const World& world) {
       auto comm = connect_all(world);
-      if (world.rank() == 1) throw InvalidState("the optimizer is not bound");
+      if (world.rank() == 1) {
+        ASSERT_EQ(connected.get_future().wait_for(30s),
+                  std::future_status::ready);
+        throw InvalidState("the optimizer is not bound");
+      }
+      connected.set_value();
       try {
         gather(*comm, "layers.1");
       } catch (const CommError& error) {
