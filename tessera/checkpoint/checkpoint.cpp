@@ -31,6 +31,9 @@ void save(const std::string& path, const State& state,
 
 namespace {
 
+// Times that a save may end between the first rank and the last.
+constexpr int kMostTries = 8;
+
 // One part of the state, and where the load puts its tensors.
 struct Target {
   std::string name;
@@ -53,6 +56,8 @@ class Load {
       targets_.push_back({name, part.get(), stored_below(name), {}});
     }
   }
+
+  [[nodiscard]] uint64_t fingerprint() const { return reader_.fingerprint(); }
 
   // Finds all that can be known before data is read.
   KeyReport plan() {
@@ -217,11 +222,19 @@ KeyReport load(const std::string& path, const State& state,
   const std::string what = str("checkpoint::load of '", path, "'");
   std::optional<Load> load;
   KeyReport report;
-  (void)all_or_none(peers, what, [&] {
-    load.emplace(path, state, options);
-    report = load->plan();
-    return std::string();
-  });
+  for (int tries = 1;; ++tries) {
+    const auto saves = all_or_none(peers, what, [&] {
+      load.emplace(path, state, options);
+      report = load->plan();
+      return std::to_string(load->fingerprint());
+    });
+    // A save may have ended when some ranks had opened the one before.
+    if (std::ranges::count(saves, saves[0]) == std::ssize(saves)) break;
+    require<CheckpointError>(tries < kMostTries, [&] {
+      return str(what, ": it was replaced ", tries,
+                 " times while the ranks opened it.");
+    });
+  }
   (void)all_or_none(peers, what, [&] {
     load->read();
     return std::string();

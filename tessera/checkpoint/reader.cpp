@@ -1,9 +1,11 @@
 #include "tessera/checkpoint/reader.h"
 
 #include <algorithm>
+#include <exception>
 #include <set>
 
 #include "tessera/base/error.h"
+#include "tessera/base/fnv_hash.h"
 #include "tessera/checkpoint/box_reads.h"
 #include "tessera/checkpoint/checksums.h"
 #include "tessera/checkpoint/crc32.h"
@@ -16,6 +18,13 @@ constexpr uint64_t kMostMetadata = uint64_t{2} << 30;
 uint32_t crc_of(std::string_view text) {
   return crc32(std::as_bytes(std::span(text)));
 }
+
+uint64_t fingerprint_of(std::string_view bytes) {
+  return FnvHash().add(bytes).value();
+}
+
+// Times that another checkpoint may come between; each is a whole save.
+constexpr int kMostTries = 8;
 
 // All places with the keys that they belong to.
 template <class Body>
@@ -33,8 +42,39 @@ void for_each_place(const Metadata& metadata, Body&& body) {
 CheckpointReader::CheckpointReader(std::string path,
                                    std::shared_ptr<Storage> storage)
     : path_(std::move(path)), storage_(std::move(storage)) {
+  for (int tries = 1;; ++tries) {
+    std::exception_ptr failure;
+    try {
+      open();
+    } catch (const CheckpointError&) {
+      failure = std::current_exception();
+    }
+    const bool replaced = was_replaced();
+    if (failure && !replaced) std::rethrow_exception(failure);
+    if (!replaced) return;
+    require<CheckpointError>(tries < kMostTries, [&] {
+      return str("'", path_, "' was replaced by another checkpoint ", tries,
+                 " times while it was opened.");
+    });
+  }
+}
+
+void CheckpointReader::open() {
+  fingerprint_.reset();
+  files_.clear();
   read_metadata();
   check_files();
+}
+
+// Saves differ in their .metadata, and none comes back.
+bool CheckpointReader::was_replaced() const {
+  if (!fingerprint_) return false;
+  try {
+    const auto now = storage_->open(join_path(path_, kMetadataName));
+    return fingerprint_of(read_all(*now, kMostMetadata)) != *fingerprint_;
+  } catch (const CheckpointError&) {
+    return false;  // it is gone, not replaced
+  }
 }
 
 void CheckpointReader::read_metadata() {
@@ -55,20 +95,28 @@ void CheckpointReader::read_metadata() {
     }
     throw CheckpointError(str("'", path_, "' is no checkpoint: ", why, "."));
   }
-  const std::string bytes = read_all(*storage_->open(name), kMostMetadata);
-  const std::string checksums = join_path(path_, kChecksumsName);
-  if (storage_->exists(checksums)) {
-    const Checksums expected = parse_checksums(
-        read_all(*storage_->open(checksums), kMostMetadata), checksums);
-    const auto found = expected.find(std::string(kMetadataName));
-    require<CheckpointError>(
-        found == expected.end() || found->second.crc == crc_of(bytes), [&] {
-          return str("'", name,
-                     "' does not fit its checksum: it is damaged, "
-                     "or belongs to another checkpoint.");
-        });
-  }
+  const std::string bytes =
+      read_all(file(std::string(kMetadataName)), kMostMetadata);
+  fingerprint_ = fingerprint_of(bytes);
+  read_checksums();
+  const auto expected = checksums_.find(std::string(kMetadataName));
+  require<CheckpointError>(
+      expected == checksums_.end() || expected->second.crc == crc_of(bytes),
+      [&] {
+        return str("'", name,
+                   "' does not fit its checksum: it is damaged, "
+                   "or belongs to another checkpoint.");
+      });
   metadata_ = parse_metadata(bytes, name);
+}
+
+// None in a checkpoint of Python's.
+void CheckpointReader::read_checksums() {
+  checksums_.clear();
+  const std::string name = join_path(path_, kChecksumsName);
+  if (!storage_->exists(name)) return;
+  checksums_ =
+      parse_checksums(read_all(*storage_->open(name), kMostMetadata), name);
 }
 
 // Files that are missing or cut are found before anything is loaded.
@@ -157,10 +205,7 @@ uint64_t CheckpointReader::verify() const {
       num_bytes += verify_data(slice, read_item(key, stored));
     }
   }
-  const std::string checksums = join_path(path_, kChecksumsName);
-  if (!storage_->exists(checksums)) return num_bytes;
-  for (const auto& [name, expected] : parse_checksums(
-           read_all(*storage_->open(checksums), kMostMetadata), checksums)) {
+  for (const auto& [name, expected] : checksums_) {
     verify_file(name, expected.num_bytes, expected.crc);
   }
   return num_bytes;

@@ -9,9 +9,11 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 
+#include "tessera/checkpoint/checksums.h"
 #include "tessera/checkpoint/item.h"
 #include "tessera/checkpoint/metadata.h"
 #include "tessera/checkpoint/region.h"
@@ -22,15 +24,19 @@ namespace tessera::checkpoint {
 /// Threads may read at once.
 class CheckpointReader {
  public:
-  /// Reads `.metadata`, checks it against its checksum and the sizes of the
-  /// files that it names. Errors: CheckpointError that says why `path` is no
-  /// checkpoint, or an
-  ///         incomplete or damaged one.
+  /// Opens all files, and checks `.metadata` against its checksum and the sizes
+  /// of the files that it names. A save that ends meanwhile, and puts another
+  /// folder in the place of this one, changes nothing: all files are of one
+  /// save, and stay so.
+  /// Errors: CheckpointError that says why `path` is no checkpoint, or an
+  ///         incomplete or damaged one, or replaced time and again.
   explicit CheckpointReader(std::string path,
                             std::shared_ptr<Storage> storage = local_storage());
 
   [[nodiscard]] const std::string& path() const { return path_; }
   [[nodiscard]] const Metadata& metadata() const { return metadata_; }
+  /// Equal for readers of one save, and different for those of two.
+  [[nodiscard]] uint64_t fingerprint() const { return fingerprint_.value(); }
 
   /// Errors: CheckpointError for damage and for what is no plain value, unless
   ///         that is to be kept.
@@ -61,7 +67,10 @@ class CheckpointReader {
 
  private:
   [[nodiscard]] const ReadableFile& file(const std::string& name) const;
+  void open();
   void read_metadata();
+  void read_checksums();
+  [[nodiscard]] bool was_replaced() const;
   void check_files() const;
   void verify_file(const std::string& name, uint64_t num_bytes,
                    uint32_t crc) const;
@@ -70,6 +79,8 @@ class CheckpointReader {
   std::string path_;
   std::shared_ptr<Storage> storage_;
   Metadata metadata_;
+  std::optional<uint64_t> fingerprint_;  // of the bytes of .metadata
+  Checksums checksums_;
   mutable std::mutex mutex_;
   mutable std::map<std::string, std::unique_ptr<ReadableFile>> files_;
 };

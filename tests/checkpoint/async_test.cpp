@@ -2,10 +2,12 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <future>
 
 #include "tessera/checkpoint/async_saver.h"
 #include "tests/checkpoint/block.h"
 #include "tests/checkpoint_format/folder/hooked_storage.h"
+#include "tests/checkpoint_format/folder/opened_storage.h"
 #include "tests/support/temporary_folder.h"
 
 namespace tessera::checkpoint {
@@ -191,6 +193,45 @@ TEST(AsyncSaver, LoadsDuringASaveSeeTheOlderCheckpoint) {
         torch::equal(other.block->up->weight, trained.block->up->weight));
   }
   saver.wait();
+}
+
+// Rank 1 opens the folder when rank 0 has opened it and a save has ended since.
+TEST(Load, OfAFolderThatIsReplacedMeanwhileIsOfOneSaveOnAllRanks) {
+  const TemporaryFolder folder;
+  std::promise<void> opened;
+  run_ranks(
+      2,
+      [&](const World& world) {
+        for (const int seed : {7, 900}) {
+          const Trained trained(world, seed);
+          save(folder / str("seed-", seed), state_of(*trained.block));
+        }
+        int num_opened = 0;
+        const auto first_of_rank_1 = [&](const std::string& name) {
+          if (world.rank() != 1 || name != ".metadata" || ++num_opened > 1) {
+            return;
+          }
+          ASSERT_EQ(opened.get_future().wait_for(20s),
+                    std::future_status::ready);
+          local_storage()->exchange_folders(folder / "seed-900",
+                                            folder / "seed-7");
+        };
+        // Which is opened once more to see that nothing has changed.
+        const auto last_of_rank_0 = [&](const std::string& name) {
+          if (world.rank() != 0 || name != ".metadata" || ++num_opened != 2) {
+            return;
+          }
+          opened.set_value();
+        };
+        const Trained got(world, 1), want(world, 900);
+        load(folder / "seed-7", state_of(*got.block),
+             {.storage = std::make_shared<OpenedStorage>(first_of_rank_1,
+                                                         last_of_rank_0)});
+        EXPECT_TRUE(local(got.block->parameters()[0])
+                        .equal(local(want.block->parameters()[0])));
+        EXPECT_GE(num_opened, 3);
+      },
+      30s);
 }
 
 }  // namespace
