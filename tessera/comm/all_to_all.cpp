@@ -86,7 +86,7 @@ Work all_to_all(const std::vector<Tensor>& outputs,
                outputs[group.rank].numel(), ".");
   });
   return group.start({"all_to_all"}, [&](Work::Impl& work) {
-    std::vector<Tensor> to = flat(outputs);
+    std::vector<Tensor> to = flat_outputs(outputs);
     std::vector<Tensor> from = flat(inputs);
     const auto& entry = group.entry_of(inputs[0]);
     if (entry.name == "gloo") {
@@ -111,12 +111,12 @@ Work all_to_all_single(const Tensor& output, const Tensor& input,
                row_numel(output), "; expected as many.");
   });
   return group.start({"all_to_all_single"}, [&](Work::Impl& work) {
-    const auto rows = [](const Tensor& tensor) {
-      return flat(tensor).view({tensor.size(0), -1});
-    };
     // An empty tensor has no number of columns to be found.
-    Tensor to = output.numel() == 0 ? output : rows(output);
-    Tensor from = input.numel() == 0 ? input : rows(input);
+    const auto rows = [](const Tensor& flat, const Tensor& tensor) {
+      return tensor.numel() == 0 ? tensor : flat.view({tensor.size(0), -1});
+    };
+    Tensor to = rows(flat_output(output), output);
+    Tensor from = rows(flat(input), input);
     std::vector<int64_t> output_splits = splits.output;
     std::vector<int64_t> input_splits = splits.input;
     const auto& entry = group.entry_of(input);

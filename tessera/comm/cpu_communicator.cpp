@@ -10,6 +10,7 @@
 #include "tessera/comm/pending.h"
 #include "tessera/comm/rank_order_sum.h"
 #include "tessera/comm/reduce_op_name.h"
+#include "tessera/module/gated_storage.h"
 
 namespace tessera {
 namespace {
@@ -191,6 +192,7 @@ Pending CpuCommunicator::all_reduce(const at::Tensor& tensor, ReduceOp op,
   const BelowAutograd below_autograd;
   check("all_reduce", tensor, label);
   check(op);
+  note_write_below_gate(tensor);
   auto call = begin("all_reduce", label, tensor.numel(), tensor.scalar_type(),
                     {.reduction = name_of(op)});
   const bool small = tensor.numel() < size() ||
@@ -252,6 +254,7 @@ Pending CpuCommunicator::broadcast(const at::Tensor& tensor, int root,
     return str("broadcast on '", name(), "': got root ", root, "; expected 0..",
                size() - 1, ".");
   });
+  note_write_below_gate(tensor);
   auto call = begin("broadcast", label, tensor.numel(), tensor.scalar_type(),
                     {.root = root});
   call->next_round();

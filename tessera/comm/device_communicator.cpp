@@ -11,6 +11,7 @@
 #include "tessera/comm/pending.h"
 #include "tessera/comm/reduce_op_name.h"
 #include "tessera/device/capture.h"
+#include "tessera/module/gated_storage.h"
 
 namespace tessera {
 namespace {
@@ -233,6 +234,7 @@ Pending DeviceCommunicator::all_reduce(const at::Tensor& tensor, ReduceOp op,
   const BelowAutograd below_autograd;
   check("all_reduce", tensor, label);
   check(op);
+  note_write_below_gate(tensor);
   return issue("all_reduce", label, tensor.numel(), tensor.scalar_type(), 1,
                [&] {
                  if (!backend_ || tensor.numel() == 0) return;
@@ -252,6 +254,7 @@ Pending DeviceCommunicator::broadcast(const at::Tensor& tensor, int root,
     return str("broadcast on '", name(), "': got root ", root, "; expected 0..",
                size() - 1, ".");
   });
+  note_write_below_gate(tensor);
   return issue("broadcast", label, tensor.numel(), tensor.scalar_type(), 1,
                [&] {
                  if (!backend_ || tensor.numel() == 0) return;

@@ -33,9 +33,14 @@ void check(const Group& group, const P2POp& operation) {
   });
 }
 
+Tensor flat_tensor(const P2POp& operation) {
+  return operation.direction == Direction::send ? flat(operation.tensor)
+                                                : flat_output(operation.tensor);
+}
+
 // On Gloo, whose works must be told when the world fails.
 void add_message(const P2POp& operation, Transfer& messages) {
-  const Tensor tensor = flat(operation.tensor);
+  const Tensor tensor = flat_tensor(operation);
   if (operation.direction == Direction::send) {
     messages.send(tensor, operation.peer, operation.tag);
   } else if (operation.peer == kAnySource) {
@@ -48,7 +53,7 @@ void add_message(const P2POp& operation, Transfer& messages) {
 c10::intrusive_ptr<c10d::Work> issue(const P2POp& operation,
                                      c10d::Backend& backend) {
   if (operation.tensor.numel() == 0) return {};
-  std::vector<Tensor> tensors = {flat(operation.tensor)};
+  std::vector<Tensor> tensors = {flat_tensor(operation)};
   if (operation.direction == Direction::send) {
     return backend.send(tensors, operation.peer, operation.tag);
   }

@@ -3,6 +3,7 @@
 #include <ATen/ops/view_as_real.h>
 
 #include "tessera/comm/reduce_op_name.h"
+#include "tessera/module/gated_storage.h"
 
 namespace tessera::distributed {
 namespace {
@@ -111,6 +112,16 @@ std::vector<at::Tensor> flat(const std::vector<at::Tensor>& tensors) {
   views.reserve(tensors.size());
   for (const at::Tensor& tensor : tensors) views.push_back(flat(tensor));
   return views;
+}
+
+at::Tensor flat_output(const at::Tensor& tensor) {
+  note_write_below_gate(tensor);
+  return flat(tensor);
+}
+
+std::vector<at::Tensor> flat_outputs(const std::vector<at::Tensor>& tensors) {
+  for (const at::Tensor& tensor : tensors) note_write_below_gate(tensor);
+  return flat(tensors);
 }
 
 }  // namespace tessera::distributed

@@ -31,4 +31,10 @@ void check_reduction(const ProcessGroup::Impl& group, const char* call,
 [[nodiscard]] std::vector<at::Tensor> flat(
     const std::vector<at::Tensor>& tensors);
 
+/// The same of what a collective writes: shards and their gradients are marked
+/// as changed.
+[[nodiscard]] at::Tensor flat_output(const at::Tensor& tensor);
+[[nodiscard]] std::vector<at::Tensor> flat_outputs(
+    const std::vector<at::Tensor>& tensors);
+
 }  // namespace tessera::distributed

@@ -90,6 +90,7 @@ class GateUse {
     GatedStorage* storage = gated_storage_of(tensor);
     if (!storage) return;
     if (storage->owner()) storage->owner()->refuse_write(name_, tensor);
+    storage->guard()->note_write();
     written_.add(storage, tensor);
   }
 

@@ -40,6 +40,19 @@ GatedStorage* gated_storage_of(const at::Tensor& tensor) {
              : nullptr;
 }
 
+void note_write_below_gate(const at::Tensor& tensor) {
+  const auto* impl = tensor.unsafeGetTensorImpl();
+  if (!impl->has_storage()) return;
+  // local() has taken the gate's key off.
+  const auto* storage = dynamic_cast<const GatedStorage*>(
+      impl->unsafe_storage().unsafeGetStorageImpl());
+  if (!storage || !storage->guard()) return;
+  storage->guard()->note_write();
+  if (impl->version_counter().enabled()) {
+    c10::VariableVersion(impl->version_counter()).bump();
+  }
+}
+
 void add_gate_key(const at::Tensor& tensor) {
   auto* impl = tensor.unsafeGetTensorImpl();
   impl->*KeyAccess::keys() = impl->key_set().add(kGateKey);

@@ -10,6 +10,8 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/StorageImpl.h>
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
@@ -71,9 +73,15 @@ class ShardGuard {
   /// would be silently local.
   [[noreturn]] void refuse(const char* op, const at::Tensor& tensor) const;
 
+  /// An operator writes to a tensor over the storage, whatever its version
+  /// counter: the one of `.data()` is another.
+  void note_write() const { num_writes_.fetch_add(1); }
+  [[nodiscard]] uint64_t num_writes() const { return num_writes_.load(); }
+
  private:
   std::string what_;  // "shard" or "gradient of the shard"
   std::vector<Named> names_;
+  mutable std::atomic<uint64_t> num_writes_{0};
 };
 
 /// A StorageImpl that knows its owner. Exactly one of `owner` and `guard` is
@@ -99,6 +107,11 @@ class GatedStorage final : public c10::StorageImpl {
 
 /// The gated storage under `tensor`, or null for any other tensor.
 [[nodiscard]] GatedStorage* gated_storage_of(const at::Tensor& tensor);
+
+/// Somebody writes to `tensor` where neither the gate nor a version counter
+/// tells, as collectives do: if it is a shard or a gradient of one, those that
+/// keep something made of it see that it has changed.
+void note_write_below_gate(const at::Tensor& tensor);
 
 /// Puts `tensor` under the gate. Its storage must be a GatedStorage.
 void add_gate_key(const at::Tensor& tensor);
