@@ -160,7 +160,7 @@ endfunction()
 # environment, the Python that imports torch.
 function(tessera_register_test name)
   add_test(NAME ${name} COMMAND ${name})
-  set_tests_properties(${name} PROPERTIES TIMEOUT 600)
+  set_tests_properties(${name} PROPERTIES TIMEOUT 1800)
   tessera_find_torch_python(python)
   if(python)
     set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT_MODIFICATION

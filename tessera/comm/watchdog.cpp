@@ -2,6 +2,7 @@
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include <algorithm>
 #include <cstdlib>
 #include <future>
 #include <utility>
@@ -20,7 +21,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kPollsToAnswer = 3;
 
-constexpr int kPollsToStall = 10;
+// A process that is there may be this late on a busy machine.
+constexpr std::chrono::seconds kLeastToAnswer{3};
 
 // For a store to answer, once the job has failed.
 constexpr std::chrono::seconds kStorePatience{3};
@@ -105,7 +107,7 @@ std::string Watchdog::table() noexcept {
 
 std::string Watchdog::agreed_table() {
   if (store_.add(kTableMaker, 1) != 1) {
-    const auto patience = 3 * kPollsToAnswer * options_.poll;
+    const auto patience = 3 * patience_for_answers();
     return appears(kTable, patience) ? store_.get(kTable) : make_table();
   }
   store_.set(kAlarm, "1");
@@ -128,7 +130,7 @@ void Watchdog::wait_for_readers() {
 
 std::string Watchdog::make_table() {
   std::vector<RankPosition> positions;
-  const auto deadline = Clock::now() + kPollsToAnswer * options_.poll;
+  const auto deadline = Clock::now() + patience_for_answers();
   for (int rank = 0; rank < size_; ++rank) {
     const auto left =
         std::chrono::duration_cast<milliseconds>(deadline - Clock::now());
@@ -139,6 +141,10 @@ std::string Watchdog::make_table() {
     }
   }
   return position_table(positions);
+}
+
+milliseconds Watchdog::patience_for_answers() const {
+  return std::max<milliseconds>(kPollsToAnswer * options_.poll, kLeastToAnswer);
 }
 
 bool Watchdog::appears(const std::string& key, milliseconds within) {
@@ -193,51 +199,6 @@ void Watchdog::end_waits() {
   guard.join();
 }
 
-void Watchdog::look_for_contradiction() {
-  const RankPosition own = position();
-  const bool stalls = own.last.waited && !own.last.finished &&
-                      own.age_ms > kPollsToStall * options_.poll.count();
-  const bool stalled_before = std::exchange(stalled_, stalls);
-  if (stalls && !stalled_before) {
-    watch_store_.set(stall_key(rank_), to_record(own));
-  }
-  if (!stalls && stalled_before) watch_store_.delete_key(stall_key(rank_));
-  if (!stalls) return;
-  for (int rank = 0; rank < size_; ++rank) {
-    if (rank == rank_ || !calls_.has_peer(own.last.communicator, rank) ||
-        !watch_store_.check(stall_key(rank))) {
-      continue;
-    }
-    const RankPosition other = from_record(watch_store_.get(stall_key(rank)));
-    if (contradict(own, other)) {
-      report_contradiction(own, other);
-      return;
-    }
-  }
-}
-
-void Watchdog::report_contradiction(const RankPosition& own,
-                                    const RankPosition& other) {
-  const auto describe = [](const RankPosition& position) {
-    const CollectiveEntry& call = position.last;
-    return str("rank ", position.rank, " waits in ", call.kind, " of unit '",
-               call.unit, "' (", call.numel, " ", call.dtype, " elements)");
-  };
-  // Before the connections close: the other rank looks for it then.
-  watch_store_.set(kContradiction,
-                   str(describe(own), ", but ", describe(other), "."));
-  calls_.end_waits();
-}
-
-std::optional<std::string> Watchdog::contradiction() noexcept {
-  try {
-    if (!store_.check(kContradiction)) return std::nullopt;
-    return store_.get(kContradiction);
-  } catch (const std::exception&) {
-    return std::nullopt;
-  }
-}
-
 RankPosition Watchdog::position() const {
   RankPosition position;
   position.rank = rank_;
@@ -255,7 +216,10 @@ void Watchdog::publish_place() {
 
 void Watchdog::end_after_grace() {
   std::unique_lock lock(mutex_);
-  if (stop_changed_.wait_for(lock, kGrace, [&] { return stop_; })) return;
+  // Rank 0 first waits for those that read the table from it.
+  const milliseconds grace =
+      rank_ == 0 ? kGrace + 2 * options_.poll : milliseconds(kGrace);
+  if (stop_changed_.wait_for(lock, grace, [&] { return stop_; })) return;
   end_process();
 }
 

@@ -103,6 +103,7 @@ class Watchdog {
   [[nodiscard]] std::string agreed_table();
   [[nodiscard]] std::string make_table();
   void wait_for_readers();
+  [[nodiscard]] std::chrono::milliseconds patience_for_answers() const;
   [[nodiscard]] bool appears(const std::string& key,
                              std::chrono::milliseconds within);
 

@@ -37,7 +37,7 @@ enum class CommBackend { automatic, gloo, nccl };
 enum class OnTimeout {
   throw_error,  // CommError where this rank waits next, and nothing more
   end_process,  // as above; and when the process has not ended or dropped its
-                // World 3 s later, it is ended with exit code 70
+                // World 3 s later (rank 0: 5 s), it is ended with code 70
 };
 
 struct InitOptions {

@@ -40,8 +40,6 @@ steps = 12
 batch = 2
 [output]
 print_every = 4
-[distributed]
-timeout_seconds = 3
 """
 
 
@@ -52,9 +50,12 @@ def environment(**variables):
 
 def descendants(process):
     found = []
-    for child in Path(f"/proc/{process}/task").glob("*/children"):
-        for pid in child.read_text().split():
-            found += [int(pid)] + descendants(pid)
+    try:
+        for child in Path(f"/proc/{process}/task").glob("*/children"):
+            for pid in child.read_text().split():
+                found += [int(pid)] + descendants(pid)
+    except (FileNotFoundError, ProcessLookupError):
+        pass  # a thread or a process that has ended meanwhile
     return found
 
 
@@ -152,6 +153,11 @@ class Disk(Case):
 
 
 class Peers(Case):
+    def setUp(self):
+        super().setUp()
+        with open(self.folder / "train.toml", "a") as config:
+            config.write(f"[distributed]\ntimeout_seconds = {TIMEOUT_S}\n")
+
     def in_time(self, start):
         self.assertLess(time.monotonic() - start, START_S / 2 + TIMEOUT_S + GRACE_S)
 
@@ -191,7 +197,9 @@ class Peers(Case):
                                     "--", "true", code=121)
             self.assertIn(port, done.stderr)
 
-    def test_devices_are_never_guessed(self):
+
+class Devices(Case):
+    def test_are_never_guessed(self):
         # CPU ranks take what their device needs, and say it; NCCL needs CUDA.
         done = self.run_tessera("run", "-n", "2", "--", TESSERA, "train",
                                 "train.toml")
@@ -227,8 +235,8 @@ PHASES = ("weights", "forward", "backward", "optimizer", "evaluation", "save")
 KINDS = {  # exit code of the job, and what is said
     "throw": (1, "made to fail in "), "memory": (24, "out of memory"),
     "die": (3, "exited with code 3"), "stop": (71, "rank 1")}
-RANK_TIMEOUT_S = 5  # in fault_rank
-KILL_AFTER_S = 2
+RANK_TIMEOUT_S = 10  # in fault_rank
+KILL_AFTER_S = 8
 
 
 class Faults(unittest.TestCase):
@@ -256,7 +264,7 @@ class Faults(unittest.TestCase):
 
     def test_end_all_ranks_in_time_and_are_named(self):
         cases = [(kind, phase) for kind in KINDS for phase in PHASES]
-        with ThreadPoolExecutor(4) as pool:
+        with ThreadPoolExecutor(2) as pool:
             results = list(pool.map(lambda case: self.run_fault(*case), cases))
         for kind, phase, code, text, seconds, left in results:
             with self.subTest(f"{kind} in {phase}"):

@@ -20,7 +20,7 @@ std::string python(const std::string& arguments) {
   const char* interpreter = std::getenv("TESSERA_PYTHON");
   if (interpreter == nullptr) return "set TESSERA_PYTHON";
   FILE* pipe = ::popen(
-      str("timeout 120 ", interpreter, " " MATRIX " ", arguments, " 2>&1")
+      str("timeout 400 ", interpreter, " " MATRIX " ", arguments, " 2>&1")
           .c_str(),
       "r");
   std::string output;

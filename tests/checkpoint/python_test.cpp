@@ -61,7 +61,7 @@ TEST(Python, CheckpointsPassThroughEveryRankCountBitByBit) {
   const char* python = std::getenv("TESSERA_PYTHON");
   ASSERT_NE(python, nullptr) << "set TESSERA_PYTHON";
   const auto [ok, output] =
-      run(str("timeout 100 ", python, " ", REFEREE, " ",
+      run(str("timeout 400 ", python, " ", REFEREE, " ",
               fixture("optimizer_adamw_w2"), list, " ", flat));
   EXPECT_TRUE(ok) << output;
 }
@@ -72,7 +72,7 @@ TEST(Python, OptimizersThatNumberTheirParametersAreLoaded) {
   const char* python = std::getenv("TESSERA_PYTHON");
   ASSERT_NE(python, nullptr) << "set TESSERA_PYTHON";
   const auto [ok, output] =
-      run(str("timeout 100 ", python, " ", NUMBERED, " ", folder.path()));
+      run(str("timeout 400 ", python, " ", NUMBERED, " ", folder.path()));
   ASSERT_TRUE(ok) << output;
   ASSERT_EQ(
       convert(folder / "numbered.pt", folder / "converted", Form::checkpoint)

@@ -87,7 +87,7 @@ TEST(Failures, TheTableNamesTheRankThatDoesNotComeAndItsUnit) {
               throw;
             }
           },
-          1s);
+          3s);
     });
     EXPECT_TRUE(contains(message, str("Out of step: rank ", absent, ".")))
         << message;

@@ -28,7 +28,6 @@ using Variables = std::vector<std::string>;
 
 // Of the workers: long enough for a busy machine to start them all.
 constexpr auto kTimeout = 20s;
-constexpr auto kShortTimeout = 10s;
 
 // A port that was free a moment ago.
 int free_port() {
@@ -274,9 +273,9 @@ TEST(Processes, AreEndedAlsoWhereABackendHangsWhileItIsAborted) {
 
 TEST(Processes, TwoWithOneRankAreRefused) {
   const int port = free_port();
-  Worker first("sum", rank_variables(0, 3, port), kShortTimeout);
-  Worker second("sum", rank_variables(1, 3, port), kShortTimeout);
-  Worker third("sum", rank_variables(1, 3, port), kShortTimeout);
+  Worker first("sum", rank_variables(0, 3, port));
+  Worker second("sum", rank_variables(1, 3, port));
+  Worker third("sum", rank_variables(1, 3, port));
   const int second_code = second.end();
   const int third_code = third.end();
   EXPECT_TRUE(second_code == 9 && third_code == 9)

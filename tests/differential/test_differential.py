@@ -14,7 +14,7 @@ import cases
 import compare
 
 FIRST, COUNT = 1, 200
-DEADLINE_S = 300
+DEADLINE_S = 900
 
 
 class Differential(unittest.TestCase):

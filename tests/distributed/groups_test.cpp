@@ -265,7 +265,7 @@ TEST(Errors, AMonitoredBarrierNamesWhoIsMissing) {
         [](const World& world) {
           const auto group = new_group(world);
           if (world.rank() != 2) {
-            monitored_barrier(group, 1s);
+            monitored_barrier(group, 3s);
           }
           world.barrier();
         },

@@ -45,12 +45,12 @@ std::string run(const std::string& command) {
 }
 
 std::string referee(const std::string& arguments) {
-  return run(str("timeout 100 ", std::getenv("TESSERA_PYTHON"), " " REFEREE " ",
+  return run(str("timeout 400 ", std::getenv("TESSERA_PYTHON"), " " REFEREE " ",
                  arguments));
 }
 
 std::string program(const std::string& arguments) {
-  return run("timeout 100 " TESSERA_PROGRAM " checkpoint " + arguments);
+  return run("timeout 400 " TESSERA_PROGRAM " checkpoint " + arguments);
 }
 
 Llama small_model(const ModelConfig& config) {

@@ -215,7 +215,7 @@ TEST(RunNodes, TakeANewLauncherInPlaceOfOneThatWasKilled) {
 TEST(RunNodes, OfAnElasticJobGrowAndShrinkWithTheLaunchersThatAreThere) {
   Nodes nodes(Backend::c10d);
   nodes.num_nodes = "1:2";
-  nodes.settings = str(kSettings, ",last_call_timeout=1");
+  nodes.settings = str(kSettings, ",last_call_timeout=4");
   const Words restarts = {"--max-restarts", "1"};
   const std::string script =
       "echo $TORCHELASTIC_RESTART_COUNT: $RANK of $WORLD_SIZE on "

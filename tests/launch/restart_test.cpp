@@ -50,7 +50,9 @@ TEST(RunRestarts, StartAllRanksAnewWithTheNextCount) {
   RunningProgram program(run_script(2, R"(
       echo "$TORCHELASTIC_RESTART_COUNT of $TORCHELASTIC_MAX_RESTARTS"
       [ $TORCHELASTIC_RESTART_COUNT = 2 ] && exit 0
-      [ $RANK = 1 ] && exit 3; exec sleep 1000)",
+      said=$(dirname $(dirname $TORCHELASTIC_ERROR_FILE))/said$TORCHELASTIC_RESTART_COUNT
+      [ $RANK = 0 ] && : > $said && exec sleep 1000
+      until [ -e $said ]; do sleep 0.01; done; exit 3)",
                                     {"--max-restarts", "2"}));
   EXPECT_EQ(program.wait(), 0) << program.error();
   const std::string output = program.output();

@@ -50,7 +50,7 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
 
 bool eventually(const std::function<bool()>& condition) {
   const auto deadline =
-      std::chrono::steady_clock::now() + std::chrono::seconds(60);
+      std::chrono::steady_clock::now() + std::chrono::seconds(300);
   while (!condition()) {
     if (std::chrono::steady_clock::now() > deadline) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(3));

@@ -13,7 +13,7 @@
 
 namespace tessera::launch {
 
-/// Polls `condition` until it holds. False at the deadline (60 s).
+/// Polls `condition` until it holds. False at the deadline (5 min).
 [[nodiscard]] bool eventually(const std::function<bool()>& condition);
 
 /// True for a process that exists and is not a zombie.

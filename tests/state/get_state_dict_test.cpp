@@ -16,7 +16,7 @@ std::map<std::string, std::set<std::string>> names_of_python() {
   const char* python = std::getenv("TESSERA_PYTHON");
   if (python == nullptr) return names;
   FILE* pipe =
-      ::popen(str("timeout 60 ", python, " " PYTHON_NAMES).c_str(), "r");
+      ::popen(str("timeout 400 ", python, " " PYTHON_NAMES).c_str(), "r");
   std::array<char, 256> name{};
   std::array<char, 256> key{};
   while (std::fscanf(pipe, "%255s %255s", name.data(), key.data()) == 2) {

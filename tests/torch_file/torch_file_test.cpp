@@ -26,7 +26,7 @@ std::string referee(const std::string& arguments) {
   const char* python = std::getenv("TESSERA_PYTHON");
   if (python == nullptr) return "set TESSERA_PYTHON";
   FILE* pipe = ::popen(
-      str("timeout 100 ", python, " " REFEREE " ", arguments, " 2>&1").c_str(),
+      str("timeout 400 ", python, " " REFEREE " ", arguments, " 2>&1").c_str(),
       "r");
   std::string output;
   std::array<char, 4096> buffer{};

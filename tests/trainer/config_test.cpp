@@ -12,10 +12,12 @@
 #include "tessera/train/failure.h"
 #include "tessera/train/step_shape.h"
 #include "tessera/train/train_config.h"
+#include "tests/support/temporary_folder.h"
 
 namespace tessera::train {
 namespace {
 
+using testing::TemporaryFolder;
 using Words = std::vector<std::string>;
 
 std::string read(const std::string& path) {
@@ -45,10 +47,10 @@ TEST(TrainConfig, WhatIsPrintedReadsBackAsTheSame) {
                            "train.seed=7", "schedule.decay=linear",
                            "shard.reshard=2"};
   const auto config = default_train_config(overrides);
-  const std::string path = testing::TempDir() + "trainer_config.toml";
+  const TemporaryFolder folder;
+  const std::string path = folder / "config.toml";
   std::ofstream(path) << explain_keys(config.toml);
   EXPECT_EQ(read_train_config(path).toml, config.toml);
-  std::filesystem::remove(path);
 }
 
 TEST(TrainConfig, TheExamplesAreValid) {
@@ -98,11 +100,11 @@ TEST(TrainConfig, ValuesThatDoNotGoTogetherAreRefused) {
 
 /// What reading these lines says, without the path of their file.
 std::string refusal_of(const std::string& toml, const Words& overrides = {}) {
-  const std::string path = testing::TempDir() + "trainer_wrong.toml";
+  const TemporaryFolder folder;
+  const std::string path = folder / "wrong.toml";
   std::ofstream(path) << "[data]\ntokens = \"some.tok\"\n" << toml;
   std::string message =
       message_of([&] { (void)read_train_config(path, overrides); });
-  std::filesystem::remove(path);
   if (message.starts_with(path)) message = message.substr(path.size());
   return message;
 }

@@ -75,21 +75,21 @@ TEST_F(FullDisk, OfAllRanksEndsTheJobAtOnce) {
 
 TEST_F(FullDisk, AFailedSaveEndsTheRunBeforeItsNextSave) {
   std::ofstream(path("train.toml"), std::ios::app)
-      << "[checkpoint]\nevery = 100\nkeep_best = false\n";
+      << "[checkpoint]\nevery = 500\nkeep_best = false\n";
   const Ended ended =
-      run(on_ranks(2, {KILLED_SAVE, path("train.toml"), "100", "refused",
-                       "--train.steps=1000", "--evaluation.every=0"}));
+      run(on_ranks(2, {KILLED_SAVE, path("train.toml"), "500", "refused",
+                       "--train.steps=2000", "--evaluation.every=0"}));
   EXPECT_EQ(ended.code, 20) << ended.error;
   EXPECT_EQ(count(ended.error, "the checkpoint was not saved"), 1)
       << ended.error;
   EXPECT_EQ(count(ended.error, "rank 1: '"), 1) << ended.error;
   EXPECT_EQ(count(ended.error, "__1_0.distcp': refused by the test"), 1)
       << ended.error;
-  EXPECT_EQ(count(ended.error, "run/checkpoints/step-100'"), 1) << ended.error;
+  EXPECT_EQ(count(ended.error, "run/checkpoints/step-500'"), 1) << ended.error;
   EXPECT_TRUE(names_in("run/checkpoints").empty());
   // The first step that hears of it is the last.
-  EXPECT_GE(steps_of("run").back(), 100);
-  EXPECT_LT(steps_of("run").back(), 200);
+  EXPECT_GE(steps_of("run").back(), 500);
+  EXPECT_LT(steps_of("run").back(), 1000);
 }
 
 }  // namespace

@@ -188,8 +188,8 @@ TEST_F(Resume, ASecondSigtermEndsTheStepAtOnce) {
   RunningProgram program(
       train_words({"--train.tokens_per_step=4800000", "--data.verify=false"}));
   (void)program.wait_for_lines(1);
-  program.send(SIGTERM);
   const auto first = std::chrono::steady_clock::now();
+  program.send(SIGTERM);
   EXPECT_TRUE(launch::eventually([&] {
     program.send(SIGTERM);
     return !launch::alive(program.process());

@@ -45,6 +45,9 @@ struct Ended {
 class Program : public testing::Test {
  protected:
   void SetUp() override {
+    // As `tessera run` sets it: threads that wait for each other are slow on
+    // busy cores.
+    ::setenv("OMP_NUM_THREADS", "1", /*replace=*/0);
     folder_ = testing::TempDir() + str("trainer_", ::getpid(), "_", next());
     std::filesystem::create_directories(folder_);
     write_tokens(path("text.tok"), 256, 40);
@@ -95,7 +98,7 @@ print_every = 4
 
   static Words on_ranks(int ranks, const Words& words) {
     Words all = {TESSERA_PROGRAM, "run", "-n", std::to_string(ranks),
-                 "--kill-after",  "3",   "--"};
+                 "--kill-after",  "30",  "--"};
     all.insert(all.end(), words.begin(), words.end());
     return all;
   }

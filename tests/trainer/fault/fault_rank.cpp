@@ -123,7 +123,7 @@ int main(int argc, char** argv) {
   const tessera::train::Fault fault{argv[1], argv[2]};
   return tessera::cli::run_on_world(
       "fault", [] {},
-      [] { return tessera::InitOptions{.timeout = std::chrono::seconds(5)}; },
+      [] { return tessera::InitOptions{.timeout = std::chrono::seconds(10)}; },
       [&](const tessera::World& world) {
         return tessera::train::run(world, fault);
       });
