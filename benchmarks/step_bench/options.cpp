@@ -67,6 +67,8 @@ void add_sharding_options(CLI::App& app, Options& options) {
           {"clipped", Stepping::clipped},
           {"unclipped", Stepping::unclipped},
           {"in_backward", Stepping::in_backward}}));
+  app.add_flag("--late-norm", options.late_norm,
+               "take the norm for clipping when backward is over, not in it");
   app.add_option("--transport", options.transport,
                  "of gathers and reduce-scatters: nccl or copy_engines")
       ->transform(CLI::CheckedTransformer(std::map<std::string, Transport>{

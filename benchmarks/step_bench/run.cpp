@@ -60,6 +60,13 @@ void synchronize(c10::Device device) {
   }
 }
 
+// A GradScaler changes gradients after backward.
+bool takes_norm_in_backward(const Options& options) {
+  return options.stepping == Stepping::clipped &&
+         options.precision != Precision::mixed_float16 &&
+         options.strategy != Strategy::plain && !options.late_norm;
+}
+
 /// The peer's weights: normal with deviation 0.02; norms are one already.
 void draw_weights(torch::nn::Module& model) {
   const auto draw = [](torch::nn::Module& module, const std::string&) {
@@ -151,6 +158,9 @@ class Bench {
         optimizer_.step_only(shards);
       });
     }
+    if (takes_norm_in_backward(options)) {
+      tessera::set_norm_in_backward(*model_, tessera::NormInBackward::on);
+    }
     if (options.issue == Issue::graph) {
       graphed_ = std::make_unique<tessera::GraphedStep>(
           *model_, optimizer_, mesh_,
@@ -177,6 +187,8 @@ class Bench {
   }
 
   [[nodiscard]] nlohmann::ordered_json report() const;
+  void add_device_numbers(nlohmann::ordered_json& out,
+                          double tokens_per_s) const;
 
  private:
   void measure(int64_t step) {
@@ -289,6 +301,24 @@ class Bench {
   std::vector<torch::Tensor> losses_;
 };
 
+void Bench::add_device_numbers(nlohmann::ordered_json& out,
+                               double tokens_per_s) const {
+  const auto stats =
+      at::getDeviceAllocator(device_.type())->getDeviceStats(device_.index());
+  constexpr double kGib = 1 << 30;
+  out["gpu"] = device_.str();
+  out["mfu"] =
+      rounded(tokens_per_s * tessera::train::flops_per_token(options_.model) /
+                  (options_.peak_tflops * 1e12),
+              4);
+  out["peak_alloc_gib"] = rounded(stats.allocated_bytes[0].peak / kGib, 3);
+  out["peak_reserved_gib"] = rounded(stats.reserved_bytes[0].peak / kGib, 3);
+  // Of the whole device: other processes, communicators and contexts too.
+  const auto [free, total] =
+      at::getDeviceAllocator(device_.type())->getMemoryInfo(device_.index());
+  out["device_used_gib"] = rounded((total - free) / kGib, 3);
+}
+
 nlohmann::ordered_json Bench::report() const {
   const ModelConfig& model = options_.model;
   const double step = median(times_);
@@ -327,26 +357,13 @@ nlohmann::ordered_json Bench::report() const {
       {"transport", name_of(mesh_.world().transport())},
       {"prefetch", nullptr},
       {"gather_copy", options_.gather_copy},
+      {"norm_in_backward", takes_norm_in_backward(options_)},
       {"step_in_backward", options_.stepping == Stepping::in_backward}};
   for (const auto& loss : losses_) {
     out["losses"].push_back(rounded(loss.item<double>(), 6));
   }
   if (options_.prefetch) out["prefetch"] = *options_.prefetch;
-  if (!device_.is_cpu()) {
-    const auto stats =
-        at::getDeviceAllocator(device_.type())->getDeviceStats(device_.index());
-    constexpr double kGib = 1 << 30;
-    out["gpu"] = device_.str();
-    out["mfu"] = rounded(rate * tessera::train::flops_per_token(model) /
-                             (options_.peak_tflops * 1e12),
-                         4);
-    out["peak_alloc_gib"] = rounded(stats.allocated_bytes[0].peak / kGib, 3);
-    out["peak_reserved_gib"] = rounded(stats.reserved_bytes[0].peak / kGib, 3);
-    // Of the whole device: other processes, communicators and contexts too.
-    const auto [free, total] =
-        at::getDeviceAllocator(device_.type())->getMemoryInfo(device_.index());
-    out["device_used_gib"] = rounded((total - free) / kGib, 3);
-  }
+  if (!device_.is_cpu()) add_device_numbers(out, rate);
   return out;
 }
 

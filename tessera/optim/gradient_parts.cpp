@@ -4,6 +4,7 @@
 
 #include <deque>
 #include <unordered_set>
+#include <utility>
 
 #include "tessera/base/error.h"
 #include "tessera/optim/flat_runs.h"
@@ -41,15 +42,21 @@ class Collector {
   [[nodiscard]] std::vector<GradientPart> finish() {
     std::vector<GradientPart> parts;
     for (auto& [part, runs] : slots_) {
-      for (const FlatRun& run : runs.join(Gaps::apart)) {
-        part.gradients.push_back(run.of(run.flat_gradient));
-      }
+      for (const FlatRun& run : runs.join(Gaps::apart)) add(run, part);
       parts.push_back(std::move(part));
     }
     return parts;
   }
 
  private:
+  static void add(const FlatRun& run, GradientPart& part) {
+    part.gradients.push_back(run.of(run.flat_gradient));
+    auto norms = run.master->grad_norms({run.offset, run.numel});
+    if (norms.empty()) return;
+    part.norms_kept.emplace(part.gradients.back().unsafeGetTensorImpl(),
+                            std::move(norms));
+  }
+
   struct Slot {
     GradientPart part;
     FlatRuns runs;
@@ -63,7 +70,7 @@ class Collector {
     // Gradients of offloaded shards are elsewhere.
     const at::Device device =
         communicator ? communicator->device() : parameter.device();
-    slots_.push_back({{std::move(communicator), device, {}}, {}});
+    slots_.push_back({{std::move(communicator), device, {}, {}}, {}});
     return slots_.back();
   }
 

@@ -13,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <tuple>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -28,6 +29,10 @@ struct GradientPart {
   // Not gated; runs of a flat gradient where they are pieces of it. Without
   // the gaps between pieces, whose zeros a NaN would spoil for good.
   std::vector<at::Tensor> gradients;
+  // Of those of which backward has taken them (set_norm_in_backward): the norms
+  // of their chunks, as chunk_norms gives them.
+  std::unordered_map<const c10::TensorImpl*, std::vector<at::Tensor>>
+      norms_kept;
 };
 
 struct GradientParts {

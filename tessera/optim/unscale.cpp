@@ -37,6 +37,10 @@ at::Tensor unscale(const GradientPart& part, const at::Tensor& inverse) {
     at::Tensor own = at::zeros({1}, inverse.options().device(device));
     at::_amp_foreach_non_finite_check_and_unscale_(list, own,
                                                    inverse.to(device));
+    // The operator does not tell that it writes.
+    for (const at::Tensor& gradient : list) {
+      gradient.unsafeGetTensorImpl()->bump_version();
+    }
     found = at::maximum(found, own.to(found.device()));
   }
   return found;

@@ -119,6 +119,7 @@ void ShardContext::finish_backward() {
     for (Unit* unit : order) {
       const auto at = std::find(units_.begin(), units_.end(), unit);
       unit->finish_reduce(had_gradient[at - units_.begin()]);
+      unit->keep_norms();  // while the sums of those behind it go on
       unit->step_at_end();
     }
     for (Unit* unit : units_) unit->end_pass();

@@ -1,7 +1,6 @@
 #include "tessera/shard/gradient_buffer.h"
 
 #include <ATen/ops/empty.h>
-#include <torch/csrc/autograd/variable.h>
 
 #include <utility>
 
@@ -9,6 +8,7 @@
 #include "tessera/module/meta_memory.h"
 #include "tessera/shard/below.h"
 #include "tessera/shard/division_before.h"
+#include "tessera/shard/gradient_norms.h"
 #include "tessera/shard/trace_range.h"
 #include "tessera/tensor/shard_tensor.h"
 
@@ -69,8 +69,28 @@ void GradientBuffer::start_second_steps(const CallLabel& label) {
     if (!all_reduce_hook && (all_reduce || !plan_->lanes->all_reduce)) {
       reduction.divide(divisor());
       reduction.copy_to_host();
+      if (sums_become_gradients()) {
+        reduction.take_norms(joined(trainable_pieces()));
+      }
     }
   }
+}
+
+// As they are: nothing is added to them, cast or looked at first.
+bool GradientBuffer::sums_become_gradients() const {
+  return takes_norms && reductions_.size() == 1 && unobserved() &&
+         !plan_->options.offload &&
+         plan_->options.reduce_dtype == plan_->options.master_dtype &&
+         !shards_.master()->grad().defined();
+}
+
+std::vector<FlatPiece> GradientBuffer::trainable_pieces() const {
+  std::vector<FlatPiece> pieces;
+  for (size_t i = 0; i < shards_.size(); ++i) {
+    if (!shards_[i].requires_grad()) continue;
+    pieces.push_back({plan_->pieces[i].shard_offset, plan_->pieces[i].numel});
+  }
+  return pieces;
 }
 
 // What was computed in 16 bits and is summed in 32 travels in 16, where the sum
@@ -113,6 +133,7 @@ double GradientBuffer::divisor() const {
 void GradientBuffer::finish(std::vector<bool> had_gradient,
                             const CallLabel& label) {
   go_on(label);
+  const bool are_gradients = sums_become_gradients();
   for (GradientReduction& reduction : std::exchange(reductions_, {})) {
     const at::Tensor output = reduction.wait();
     if (plan_->lanes->all_reduce && !all_reduce) {
@@ -127,21 +148,10 @@ void GradientBuffer::finish(std::vector<bool> had_gradient,
         output,
         reduction.divided() ? std::nullopt : std::optional<double>(divisor()),
         had_gradient);
+    norms_taken_.clear();
+    if (are_gradients) norms_taken_ = std::move(reduction.norms());
     run_shard_hooks(had_gradient);
   }
-}
-
-bool GradientBuffer::unobserved() const {
-  if (all_reduce_hook || (plan_->lanes->all_reduce && !all_reduce)) {
-    return false;
-  }
-  for (size_t i = 0; i < shards_.size(); ++i) {
-    if (!torch::autograd::impl::hooks(shards_[i]).empty() ||
-        torch::autograd::impl::post_acc_grad_hooks(shards_[i])) {
-      return false;
-    }
-  }
-  return true;
 }
 
 // Summed over the shard axis only: a later backward sums it over the replicas.
@@ -166,6 +176,7 @@ void GradientBuffer::give_gradients(const at::Tensor& output,
   }();
   run_shard_pre_hooks(reduced, had_gradient);
   Below below;
+  shards_.master()->forget_grad_norms();
   at::Tensor flat = shards_.master()->grad();
   if (flat.defined()) {
     add_to_flat_grad(flat, reduced);
@@ -175,50 +186,6 @@ void GradientBuffer::give_gradients(const at::Tensor& output,
   for (size_t i = 0; i < shards_.size(); ++i) {
     if (had_gradient[i] && shards_[i].requires_grad())
       give_gradient(i, flat, reduced);
-  }
-}
-
-// What `register_hook` set on a shard, which is not in the autograd graph: sees
-// this rank's part of the reduced gradient (a copy, guarded like the shard) and
-// may replace it.
-void GradientBuffer::run_shard_pre_hooks(
-    const at::Tensor& reduced, const std::vector<bool>& had_gradient) {
-  for (size_t i = 0; i < shards_.size(); ++i) {
-    auto& hooks = torch::autograd::impl::hooks(shards_[i]);
-    if (hooks.empty() || !had_gradient[i] || !shards_[i].requires_grad())
-      continue;
-    const at::Tensor piece = plan_->piece_of(i, reduced);
-    std::vector<at::Tensor> grads = {guarded_copy(i, piece)};
-    for (const auto& hook : hooks) grads = (*hook)(grads);
-    Below below;
-    piece.copy_(grads[0]);
-  }
-}
-
-at::Tensor GradientBuffer::guarded_copy(size_t i,
-                                        const at::Tensor& piece) const {
-  Below below;
-  auto guard = std::make_shared<ShardGuard>("gradient of the shard");
-  guard->set_names({{0, piece.numel(), shards_.name(i)}});
-  auto* allocator = plan_->master_allocator();
-  auto storage = c10::make_intrusive<GatedStorage>(
-      piece.nbytes(), allocator->allocate(piece.nbytes()), allocator, nullptr,
-      guard);
-  at::Tensor copy = tensor_over(storage.get(), piece.scalar_type(), 0,
-                                piece.sizes(), plan_->shard_strides(i));
-  copy.copy_(piece);
-  add_gate_key(copy);
-  return copy;
-}
-
-// Shards are not in the autograd graph: their post-accumulate hooks (an
-// optimizer in backward, say) are run by hand, as FSDP2 does.
-void GradientBuffer::run_shard_hooks(const std::vector<bool>& had_gradient) {
-  for (size_t i = 0; i < shards_.size(); ++i) {
-    if (!had_gradient[i] || !shards_[i].requires_grad()) continue;
-    if (auto& hook = torch::autograd::impl::post_acc_grad_hooks(shards_[i])) {
-      (*hook)(shards_[i]);
-    }
   }
 }
 
@@ -264,10 +231,9 @@ void GradientBuffer::give_gradient(size_t i, const at::Tensor& flat,
   const at::Tensor& shard = shards_[i];
   at::Tensor& grad = shard.mutable_grad();
   if (!grad.defined()) {
-    grad =
-        tensor_over(flat.storage().unsafeGetStorageImpl(),
-                    plan_->options.master_dtype, plan_->pieces[i].shard_offset,
-                    plan_->shard_sizes(i), plan_->shard_strides(i));
+    grad = shards_.master()->grad_part(plan_->pieces[i].shard_offset,
+                                       plan_->shard_sizes(i),
+                                       plan_->shard_strides(i));
     add_gate_key(grad);
   } else if (!grad_in_place(i, flat)) {
     local(grad).add_(plan_->piece_of(i, reduced));

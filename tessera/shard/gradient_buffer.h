@@ -49,6 +49,13 @@ class GradientBuffer {
   /// Whether sums are taken over the replicas too (HSDP). While not, they are
   /// kept and added to the next that is.
   bool all_reduce = true;
+  /// Whether norms are taken behind the sums, where the sums are the gradients.
+  bool takes_norms = false;
+  /// The norms taken of the gradients that `finish` has given.
+  [[nodiscard]] const std::vector<NormsOfPart>& norms_taken() const {
+    return norms_taken_;
+  }
+  void forget_norms_taken() { norms_taken_.clear(); }
   /// What sums are divided by; unset: the number of ranks.
   std::optional<double> divide_factor;
   /// Changes the flat sum in place, before the division.
@@ -56,6 +63,8 @@ class GradientBuffer {
 
  private:
   void start_second_steps(const CallLabel& label);
+  [[nodiscard]] bool sums_become_gradients() const;
+  [[nodiscard]] std::vector<FlatPiece> trainable_pieces() const;
   [[nodiscard]] ReductionInput take_input();
   /// By that of the communicator, not of the user.
   [[nodiscard]] bool by_reduce_scatter() const;
@@ -84,6 +93,7 @@ class GradientBuffer {
   std::vector<GradientReduction> reductions_;
   at::Tensor partial_;  // summed over the shard axis only; flat, reduce dtype
   std::vector<bool> partial_had_;
+  std::vector<NormsOfPart> norms_taken_;
 };
 
 }  // namespace tessera

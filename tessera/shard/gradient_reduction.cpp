@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tessera/shard/below.h"
+#include "tessera/shard/gradient_norms.h"
 
 namespace tessera {
 
@@ -135,6 +136,12 @@ void GradientReduction::divide(double factor) {
   (second_started_ ? second_done_ : first_done_).record(last_stream());
 }
 
+void GradientReduction::take_norms(const std::vector<FlatPiece>& parts) {
+  if (!divided_ || !norms_.empty()) return;
+  Below below;
+  on(last_stream(), norms_done_, [&] { norms_ = norms_of(output_, parts); });
+}
+
 void GradientReduction::free_input() {
   const bool freed = input_.in_pieces() && input_.pieces.empty();
   if (plan_->lanes->device.is_cpu() || freed) return;
@@ -174,6 +181,7 @@ void GradientReduction::wait_on(const c10::Stream& stream) {
   for (const c10::Stream& waiting : {stream, compute_stream_}) {
     first_done_.block(waiting);
     second_done_.block(waiting);
+    norms_done_.block(waiting);
   }
 }
 

@@ -17,6 +17,7 @@
 #include "tessera/comm/communicator.h"
 #include "tessera/device/stream.h"
 #include "tessera/shard/group_plan.h"
+#include "tessera/tensor/spread.h"
 
 namespace tessera {
 
@@ -57,6 +58,12 @@ class GradientReduction {
   /// the steps started. Nothing otherwise.
   void copy_to_host();
 
+  /// Takes the norms of these parts of the output, once, behind the steps
+  /// started and on their stream; nothing before `divided`.
+  void take_norms(const std::vector<FlatPiece>& parts);
+  /// Those taken; readable once `wait` has been called.
+  [[nodiscard]] std::vector<NormsOfPart>& norms() { return norms_; }
+
   /// On CUDA the compute stream then waits for the first step.
   void free_input();
 
@@ -87,6 +94,8 @@ class GradientReduction {
   StreamEvent copied_;
   StreamEvent first_done_;
   StreamEvent second_done_;
+  std::vector<NormsOfPart> norms_;
+  StreamEvent norms_done_;
   bool second_started_ = false;
   bool divided_ = false;
 };

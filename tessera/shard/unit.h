@@ -125,6 +125,8 @@ class Unit final : public StorageOwner,
   /// Takes the sum further, and steps this unit if its optimizer may go early.
   void go_on_with_reduce();
   void finish_reduce(const std::vector<std::vector<bool>>& had_gradient);
+  /// Behind `finish_reduce`, if its norms are wanted in backward.
+  void keep_norms();
   /// Steps what has not, behind `finish_reduce`; the current stream then waits
   /// for all of it.
   void step_at_end();
@@ -141,6 +143,10 @@ class Unit final : public StorageOwner,
 
   // Of an optimizer in backward.
   BackwardStep step;
+  bool norm_in_backward = false;
+  [[nodiscard]] bool takes_norms() const {
+    return norm_in_backward && !step.is_set();
+  }
 
   // What this pass has seen; the context's bookkeeping.
   struct Pass {

@@ -2,6 +2,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/shard/context.h"
+#include "tessera/shard/group_norms.h"
 #include "tessera/shard/unit.h"
 
 // Gradients of a unit: as they come, reduced, stepped.
@@ -87,6 +88,7 @@ void Unit::start_reduce() {
     for (size_t i = 0; i < group.size(); ++i) {
       if (group.gradients().held().has(i)) reduced_gradients_[g][i] = true;
     }
+    group.gradients().takes_norms = takes_norms();
     group.gradients().start(memory, label("backward", ""));
   }
   pass.reduced = true;
@@ -108,6 +110,11 @@ void Unit::finish_reduce(const std::vector<std::vector<bool>>& had_gradient) {
   for (size_t g = 0; g < groups_.size(); ++g) {
     groups_[g]->gradients().finish(had_gradient[g], label("backward", ""));
   }
+}
+
+void Unit::keep_norms() {
+  if (!takes_norms()) return;
+  for (const auto& group : groups_) tessera::keep_norms(*group);
 }
 
 void Unit::step_early() {

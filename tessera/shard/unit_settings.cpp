@@ -150,6 +150,13 @@ void step_in_backward(torch::nn::Module& module, ShardStep step) {
   });
 }
 
+void set_norm_in_backward(torch::nn::Module& module, NormInBackward norm,
+                          Recurse recurse) {
+  for (const auto& unit : units_for(module, recurse, "set_norm_in_backward")) {
+    unit->norm_in_backward = norm == NormInBackward::on;
+  }
+}
+
 void share_comm_ctx(const std::vector<torch::nn::Module*>& modules) {
   std::shared_ptr<const ShardLanes> shared;
   for (torch::nn::Module* module : modules) {

@@ -19,6 +19,7 @@ namespace tessera {
 
 enum class Sync { on, off };
 enum class AllReduce { on, off };
+enum class NormInBackward { on, off };
 enum class Recurse { yes, no };
 
 /// With Sync::off backward keeps whole gradients, without communication; the
@@ -85,6 +86,19 @@ void set_all_reduce_hook(torch::nn::Module& module, AllReduceHook hook);
 /// `clip_grad_norm_` and `GradScaler` refuse these parameters. A backward pass
 /// that fails leaves some units stepped.
 void step_in_backward(torch::nn::Module& module, ShardStep step);
+
+/// With NormInBackward::on each backward that reduces gradients takes the
+/// 2-norms of this rank's parts, too: on CUDA of each unit behind its sum,
+/// beside the rest of backward, on CPU while the sums of later units are on
+/// their way. `get_total_norm` and `clip_grad_norm_` then use those, and give
+/// the very numbers that they give without: what operators have changed since
+/// is looked at anew. Off unless asked for, since writes that no version
+/// counter and no gate sees stay unseen: those through raw pointers, and of
+/// operators that leave the version of `local(grad)` as it is. With several
+/// backward passes to a step it pays with Sync::off for all but the last.
+/// Nothing for units that step in backward.
+void set_norm_in_backward(torch::nn::Module& module, NormInBackward norm,
+                          Recurse recurse = Recurse::yes);
 
 /// Several sharded trees that run in turn (chunks of a pipeline, say) use one
 /// set of streams, the first one's: their gathers and reductions then queue up

@@ -1,6 +1,10 @@
 #include "tessera/tensor/spread.h"
 
 #include <ATen/ops/empty.h>
+#include <c10/core/InferenceMode.h>
+
+#include <algorithm>
+#include <utility>
 
 #include "tessera/device/capture.h"
 #include "tessera/module/gated_storage.h"
@@ -8,25 +12,72 @@
 
 namespace tessera {
 
-at::Tensor FlatMaster::grad() const {
-  auto storage = grad_storage_.lock();
-  if (!storage) return {};
-  return tensor_over(storage.get(), data.scalar_type(), 0, data.sizes());
-}
-
-void FlatMaster::set_grad(const at::Tensor& grad) {
-  grad_storage_ = c10::weak_intrusive_ptr<c10::StorageImpl>(
-      grad.defined() ? grad.storage().getWeakStorageImpl().lock()
-                     : c10::intrusive_ptr<c10::StorageImpl>());
-}
-
 namespace {
 
 uint32_t version_of(const at::Tensor& tensor) {
   return tensor.unsafeGetTensorImpl()->version_counter().current_version();
 }
 
+/// `make`'s result, with this version counter, which a tensor made in inference
+/// mode cannot have.
+template <class Make>
+at::Tensor sharing(const c10::VariableVersion& version, const Make& make) {
+  const c10::InferenceMode normal(false);
+  at::Tensor tensor = make();
+  tensor.unsafeGetTensorImpl()->set_version_counter(version);
+  return tensor;
+}
+
 }  // namespace
+
+at::Tensor FlatMaster::grad() const {
+  return grad_storage_.expired() ? at::Tensor()
+                                 : grad_part(0, data.sizes(), {});
+}
+
+at::Tensor FlatMaster::grad_part(int64_t offset, at::IntArrayRef sizes,
+                                 at::IntArrayRef strides) const {
+  const auto storage = grad_storage_.lock();
+  TORCH_INTERNAL_ASSERT(storage, "the flat gradient is gone");
+  return sharing(grad_version_, [&] {
+    return tensor_over(storage.get(), data.scalar_type(), offset, sizes,
+                       strides);
+  });
+}
+
+void FlatMaster::set_grad(const at::Tensor& grad) {
+  forget_grad_norms();
+  grad_version_ = c10::VariableVersion(/*version=*/0);
+  grad_storage_ =
+      WeakStorage(grad.defined() ? grad.storage().getWeakStorageImpl().lock()
+                                 : c10::intrusive_ptr<c10::StorageImpl>());
+}
+
+FlatMaster::GradState FlatMaster::grad_state() const {
+  const auto storage = grad_storage_.lock();
+  const auto* gated = dynamic_cast<const GatedStorage*>(storage.get());
+  return {.version = grad_version_.current_version(),
+          .gated_writes =
+              gated && gated->guard() ? gated->guard()->num_writes() : 0,
+          .captured = capturing(data.device())};
+}
+
+void FlatMaster::keep_grad_norms(std::vector<NormsOfPart> norms) {
+  grad_norms_ = std::move(norms);
+  grad_norms_state_ = grad_state();
+}
+
+std::vector<at::Tensor> FlatMaster::grad_norms(const FlatPiece& part) const {
+  if (grad_norms_.empty() || grad_storage_.expired() ||
+      grad_norms_state_ != grad_state()) {
+    return {};
+  }
+  const auto kept = std::find_if(
+      grad_norms_.begin(), grad_norms_.end(), [&](const NormsOfPart& own) {
+        return own.part.offset == part.offset && own.part.numel == part.numel;
+      });
+  return kept == grad_norms_.end() ? std::vector<at::Tensor>() : kept->norms;
+}
 
 bool FlatMaster::copy_is_current() const {
   return copy.defined() && copy_version_ == version_of(data);
@@ -54,13 +105,14 @@ const Spread* spread_of(const at::Tensor& parameter) {
 at::Tensor local(const at::Tensor& shard) {
   GatedStorage* storage = gated_storage_of(shard);
   if (!storage || !storage->guard()) return shard;
-  at::Tensor alias =
-      tensor_over(storage, shard.scalar_type(), 0, at::IntArrayRef{0});
-  auto* impl = alias.unsafeGetTensorImpl();
-  impl->set_storage_offset(shard.storage_offset());
-  impl->set_sizes_and_strides(shard.sizes(), shard.strides());
-  impl->set_version_counter(shard.unsafeGetTensorImpl()->version_counter());
-  return alias;
+  return sharing(shard.unsafeGetTensorImpl()->version_counter(), [&] {
+    at::Tensor alias =
+        tensor_over(storage, shard.scalar_type(), 0, at::IntArrayRef{0});
+    auto* impl = alias.unsafeGetTensorImpl();
+    impl->set_storage_offset(shard.storage_offset());
+    impl->set_sizes_and_strides(shard.sizes(), shard.strides());
+    return alias;
+  });
 }
 
 }  // namespace tessera

@@ -32,6 +32,12 @@ struct FlatPiece {
   int64_t numel = 0;   // 0 for an empty shard
 };
 
+/// The norms of the chunks of a part of a flat gradient.
+struct NormsOfPart {
+  FlatPiece part;
+  std::vector<at::Tensor> norms;
+};
+
 /// The flat master tensor of one group on this rank. Owned by its unit and by
 /// its shards.
 struct FlatMaster {
@@ -60,14 +66,41 @@ struct FlatMaster {
 
   /// The flat gradient, laid out as `data` (1-D, same numel and dtype, not
   /// gated), or undefined when there is none. Its memory lives as long as a
-  /// shard's `.grad` is a piece of it, so `zero_grad` frees it.
+  /// shard's `.grad` is a piece of it, so `zero_grad` frees it. Its version
+  /// counter is the one of all those pieces.
   [[nodiscard]] at::Tensor grad() const;
+  /// A part of it in another shape; `grad` must be there.
+  [[nodiscard]] at::Tensor grad_part(int64_t offset, at::IntArrayRef sizes,
+                                     at::IntArrayRef strides) const;
   void set_grad(const at::Tensor& grad);
 
+  /// What `grad_norms` finds from now on: 2-norms of parts of the gradient as
+  /// it is now, of each its chunks' (see chunk_norms.h), 0-dim.
+  void keep_grad_norms(std::vector<NormsOfPart> norms);
+  void forget_grad_norms() { grad_norms_.clear(); }
+  /// The norms kept for this very part. None once the gradient was replaced or
+  /// an operator has changed it, as its version counter or the gate tells; nor
+  /// where what is recorded into a graph would read what was not, or the other
+  /// way round.
+  [[nodiscard]] std::vector<at::Tensor> grad_norms(const FlatPiece& part) const;
+
  private:
+  using WeakStorage = c10::weak_intrusive_ptr<c10::StorageImpl>;
+
+  /// Moves with each write to the gradient that is seen.
+  struct GradState {
+    uint32_t version = 0;
+    uint64_t gated_writes = 0;
+    bool captured = false;
+    bool operator==(const GradState& other) const = default;
+  };
+  [[nodiscard]] GradState grad_state() const;
+
   std::optional<uint32_t> copy_version_;
-  c10::weak_intrusive_ptr<c10::StorageImpl> grad_storage_{
-      c10::intrusive_ptr<c10::StorageImpl>()};
+  WeakStorage grad_storage_{c10::intrusive_ptr<c10::StorageImpl>()};
+  c10::VariableVersion grad_version_{/*version=*/0};
+  std::vector<NormsOfPart> grad_norms_;
+  GradState grad_norms_state_;
 };
 
 struct Spread {

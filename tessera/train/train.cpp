@@ -9,6 +9,7 @@
 
 #include "tessera/mesh/device_mesh.h"
 #include "tessera/optim/lr_schedule.h"
+#include "tessera/shard/unit_settings.h"
 #include "tessera/train/agree_on_failure.h"
 #include "tessera/train/build_model_meta.h"
 #include "tessera/train/build_optimizer.h"
@@ -82,6 +83,8 @@ class Training {
         state_{*model_, *optimizer_} {
     if (config.train.step_in_backward) {
       let_step_in_backward(*model_, *optimizer_);
+    } else {
+      set_norm_in_backward(*model_, NormInBackward::on);
     }
   }
 

@@ -42,6 +42,10 @@ class Sharded {
     }
     shard();
     if (case_["meta"]) materialize();
+    const int64_t seed = case_["seed"];
+    tessera::set_norm_in_backward(*model_, seed % 2 == 0
+                                               ? tessera::NormInBackward::on
+                                               : tessera::NormInBackward::off);
     for (const auto& found : parameters_of(*model_)) {
       parameters_.push_back(found.tensor);
       names_.push_back(found.name);

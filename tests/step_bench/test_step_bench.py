@@ -46,6 +46,7 @@ class StepBench(unittest.TestCase):
             and getattr(node.targets[0], "id", "") == "out")
         self.assertEqual(list(run()), fields + [
             "graph", "replicas", "float8", "transport", "prefetch", "gather_copy",
+            "norm_in_backward",
             "step_in_backward"])
 
     def test_says_what_was_measured(self):

@@ -21,6 +21,7 @@
 #include "tessera/shard/full_parameters.h"
 #include "tessera/shard/fully_shard.h"
 #include "tessera/train/build_model_meta.h"
+#include "tests/device/graph/cases.h"
 #include "tests/trainer/small_model.h"
 
 namespace {
@@ -30,26 +31,6 @@ using torch::Tensor;
 using train::ModelConfig;
 
 enum class How { eager, graph };
-
-struct Case {
-  std::string name;
-  int micro_batches = 1;
-  double max_norm = 1.0;  // 0: no clipping
-  double dropout = 0;
-  train::RecomputePolicy recompute = train::RecomputePolicy::none;
-  train::ModelKernels kernels = train::ModelKernels::plain;
-  bool bfloat16 = false;
-  Reshard reshard = Reshard::automatic;
-  size_t prefetch = 0;
-  GatherCopy gather_copy = GatherCopy::none;
-  bool clip_in_step = false;
-  int rows = 4;
-  int steps = 8;
-  int evaluate_every = 0;
-  bool step_in_backward = false;
-  int load_before = -1;  // step before which weights and moments are written
-  bool read_a_value = false;  // the body waits for the device
-};
 
 struct Outcome {
   std::vector<double> losses;
@@ -85,6 +66,9 @@ class Training {
       step_in_backward(*model_, [this](const TensorVector& shards) {
         optimizer_.step_only(shards);
       });
+    }
+    if (wanted.norm_in_backward) {
+      set_norm_in_backward(*model_, NormInBackward::on);
     }
     if (how == How::graph) {
       graphed_ = std::make_unique<GraphedStep>(
@@ -236,66 +220,6 @@ std::string list(const std::vector<double>& values) {
   return text;
 }
 
-std::vector<Case> cases() {
-  using train::ModelKernels;
-  using train::RecomputePolicy;
-  return {
-      {.name = "clipped, rates change"},
-      {.name = "not clipped", .max_norm = 0},
-      {.name = "accumulation of 3", .micro_batches = 3},
-      {.name = "bf16, prefetch 1", .bfloat16 = true, .prefetch = 1},
-      {.name = "bf16, kept after forward",
-       .bfloat16 = true,
-       .reshard = Reshard::never},
-      {.name = "dropout", .dropout = 0.2},
-      {.name = "dropout, accumulation of 3",
-       .micro_batches = 3,
-       .dropout = 0.2},
-      {.name = "dropout, recompute of blocks",
-       .dropout = 0.2,
-       .recompute = RecomputePolicy::block},
-      {.name = "selective recompute, fused kernels, bf16",
-       .recompute = RecomputePolicy::selective,
-       .kernels = ModelKernels::fused,
-       .bfloat16 = true},
-      {.name = "bf16, recompute of blocks, prefetch 2",
-       .recompute = RecomputePolicy::block,
-       .bfloat16 = true,
-       .prefetch = 2},
-      {.name = "steps in backward, accumulation of 3, prefetch 1",
-       .micro_batches = 3,
-       .max_norm = 0,
-       .prefetch = 1,
-       .step_in_backward = true},
-      {.name = "steps in backward, bf16, fused kernels, recompute of blocks",
-       .max_norm = 0,
-       .recompute = RecomputePolicy::block,
-       .kernels = ModelKernels::fused,
-       .bfloat16 = true,
-       .step_in_backward = true},
-      {.name = "a copy for gathers, clipped in the step",
-       .bfloat16 = true,
-       .prefetch = 1,
-       .gather_copy = GatherCopy::kept,
-       .clip_in_step = true},
-      {.name = "a copy for gathers, steps in backward, fused kernels",
-       .max_norm = 0,
-       .recompute = RecomputePolicy::but_attention,
-       .kernels = ModelKernels::fused,
-       .bfloat16 = true,
-       .gather_copy = GatherCopy::kept,
-       .step_in_backward = true},
-      {.name = "a copy for gathers, evaluation, a load between replays",
-       .bfloat16 = true,
-       .gather_copy = GatherCopy::kept,
-       .evaluate_every = 2,
-       .load_before = 5},
-      {.name = "evaluation after every step", .evaluate_every = 1},
-      {.name = "evaluation, prefetch 1", .prefetch = 1, .evaluate_every = 2},
-      {.name = "a load between replays", .load_before = 5},
-  };
-}
-
 /// The same numbers, eager or a graph, as without gathers ahead and such steps.
 bool check(const Case& wanted, const DeviceMesh& mesh) {
   Case in_turn = wanted;
@@ -303,6 +227,7 @@ bool check(const Case& wanted, const DeviceMesh& mesh) {
   in_turn.step_in_backward = false;
   in_turn.gather_copy = GatherCopy::none;
   in_turn.clip_in_step = false;
+  in_turn.norm_in_backward = false;
   const Outcome want = Training(in_turn, mesh, How::eager).run();
   const Outcome eager = Training(wanted, mesh, How::eager).run();
   const Outcome graph = Training(wanted, mesh, How::graph).run();
