@@ -125,9 +125,9 @@ const c10::Stream& GradientReduction::last_stream() const {
 }
 
 void GradientReduction::divide(double factor) {
-  if (plan_->lanes->device.is_cpu() || plan_->reduce_scatter || divided_) {
-    return;
-  }
+  const ShardLanes& lanes = *plan_->lanes;
+  const bool would_wait = lanes.device.is_cpu() && lanes.num_ranks() > 1;
+  if (would_wait || plan_->reduce_scatter || divided_) return;
   Below below;
   divided_ = true;
   if (factor == 1) return;

@@ -50,7 +50,8 @@ class GradientReduction {
   [[nodiscard]] bool summed_over_replicas() const { return second_started_; }
 
   /// Divides the output behind the steps started, on their stream. Nothing on
-  /// CPU, where that would have to wait, or after custom collectives.
+  /// CPU, where that would have to wait for other ranks, or after custom
+  /// collectives.
   void divide(double factor);
   [[nodiscard]] bool divided() const { return divided_; }
 
