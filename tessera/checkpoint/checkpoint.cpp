@@ -225,14 +225,20 @@ KeyReport load(const std::string& path, const State& state,
   for (int tries = 1;; ++tries) {
     const auto saves = all_or_none(peers, what, [&] {
       load.emplace(path, state, options);
+      require<CheckpointError>(
+          options.save.value_or(load->fingerprint()) == load->fingerprint(),
+          [] {
+            return str("another save has taken its place since it was chosen.");
+          });
       report = load->plan();
       return std::to_string(load->fingerprint());
     });
     // A save may have ended when some ranks had opened the one before.
     if (std::ranges::count(saves, saves[0]) == std::ssize(saves)) break;
     require<CheckpointError>(tries < kMostTries, [&] {
-      return str(what, ": it was replaced ", tries,
-                 " times while the ranks opened it.");
+      return str(what, ": the ranks opened different saves, ", tries,
+                 " times. Give all ranks the same path, and no other job one "
+                 "to save to.");
     });
   }
   (void)all_or_none(peers, what, [&] {

@@ -57,6 +57,9 @@ struct LoadOptions {
   Strict strict = Strict::yes;
   size_t num_threads = 4;  // that read, on each rank
   std::shared_ptr<Storage> storage = local_storage();
+  // Which save is meant, as CheckpointReader::fingerprint of an earlier look
+  // has it. Another that has taken its place since is an error.
+  std::optional<uint64_t> save = {};
 };
 
 /// Loads the folder `path` into `state`, in place. Collective.

@@ -49,7 +49,7 @@ CheckpointReader::CheckpointReader(std::string path,
     } catch (const CheckpointError&) {
       failure = std::current_exception();
     }
-    const bool replaced = was_replaced();
+    const bool replaced = was_replaced(failure);
     if (failure && !replaced) std::rethrow_exception(failure);
     if (!replaced) return;
     require<CheckpointError>(tries < kMostTries, [&] {
@@ -67,13 +67,15 @@ void CheckpointReader::open() {
 }
 
 // Saves differ in their .metadata, and none comes back.
-bool CheckpointReader::was_replaced() const {
-  if (!fingerprint_) return false;
+bool CheckpointReader::was_replaced(const std::exception_ptr& failure) const {
+  const std::string name = join_path(path_, kMetadataName);
+  if (!fingerprint_ || !storage_->exists(name)) return false;
   try {
-    const auto now = storage_->open(join_path(path_, kMetadataName));
+    const auto now = storage_->open(name);
     return fingerprint_of(read_all(*now, kMostMetadata)) != *fingerprint_;
   } catch (const CheckpointError&) {
-    return false;  // it is gone, not replaced
+    if (failure) std::rethrow_exception(failure);
+    throw;
   }
 }
 

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstddef>
+#include <exception>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -70,7 +71,7 @@ class CheckpointReader {
   void open();
   void read_metadata();
   void read_checksums();
-  [[nodiscard]] bool was_replaced() const;
+  [[nodiscard]] bool was_replaced(const std::exception_ptr& failure) const;
   void check_files() const;
   void verify_file(const std::string& name, uint64_t num_bytes,
                    uint32_t crc) const;

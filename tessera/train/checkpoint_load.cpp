@@ -52,6 +52,7 @@ ResumePoint read_point(const std::string& path) {
   const Value best = read(reader, "best_held_out");
   ResumePoint point;
   point.path = path;
+  point.save = reader.fingerprint();
   point.counters = {.step = number("step"),
                     .samples = number("samples"),
                     .tokens = number("tokens"),
@@ -163,8 +164,10 @@ void checkpoint_load(const ResumePoint& point, TrainState& state, uint64_t seed,
     seed_random(seed, point.counters.step, world.rank());
   }
   KeepOptions options(state.optimizer);
-  or_cannot_resume(
-      [&] { (void)checkpoint::load(point.path, all, {.world = world}); });
+  or_cannot_resume([&] {
+    (void)checkpoint::load(point.path, all,
+                           {.world = world, .save = point.save});
+  });
   options.put_back();
   state.counters = point.counters;
 }

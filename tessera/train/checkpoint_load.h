@@ -21,6 +21,7 @@ namespace tessera::train {
 /// A checkpoint of a run, opened but not loaded.
 struct ResumePoint {
   std::string path;
+  uint64_t save = 0;  // its fingerprint
   RunCounters counters;
   int64_t world_size = 1;  // of the run that saved it; 0: none, import_run
   std::string config;      // TOML

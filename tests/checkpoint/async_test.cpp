@@ -5,6 +5,7 @@
 #include <future>
 
 #include "tessera/checkpoint/async_saver.h"
+#include "tessera/checkpoint/reader.h"
 #include "tests/checkpoint/block.h"
 #include "tests/checkpoint_format/folder/hooked_storage.h"
 #include "tests/checkpoint_format/folder/opened_storage.h"
@@ -193,6 +194,20 @@ TEST(AsyncSaver, LoadsDuringASaveSeeTheOlderCheckpoint) {
         torch::equal(other.block->up->weight, trained.block->up->weight));
   }
   saver.wait();
+}
+
+TEST(Load, OfASaveThatIsMeantRefusesAnother) {
+  const TemporaryFolder folder;
+  const Trained trained({}, 7);
+  save(folder / "a", state_of(*trained.block));
+  const uint64_t first = CheckpointReader(folder / "a").fingerprint();
+  Trained other({}, 9);
+  EXPECT_NO_THROW(load(folder / "a", state_of(*other.block), {.save = first}));
+  save(folder / "a", state_of(*trained.block));
+  const std::string message = message_of<CheckpointError>(
+      [&] { load(folder / "a", state_of(*other.block), {.save = first}); });
+  EXPECT_NE(message.find("another save has taken its place"), std::string::npos)
+      << message;
 }
 
 // Rank 1 opens the folder when rank 0 has opened it and a save has ended since.
