@@ -44,10 +44,9 @@ std::pair<std::string, std::string> current_error() {
 void report_to_world(const std::shared_ptr<World::State>& state,
                      const std::string& error) noexcept {
   log_error("this process ends by an uncaught exception: ", error);
-  // First: whoever sees that the job has failed must find why. Closing
-  // connections could hang: the thread that threw may hold their locks.
+  (void)state->table(error);
+  // Closing connections could hang: the thread that threw may hold their locks.
   state->announce(error);
-  (void)state->table();
   // The process dies here: what the World would wait for at its end is moot.
   static std::shared_ptr<World::State> kept;
   kept = state;

@@ -65,7 +65,10 @@ void Watchdog::announce(const std::string& cause) noexcept {
   if (announced_.exchange(true)) return;
   try {
     failed_here_ = true;
-    store_.set(kCause, str("rank ", rank_, ": ", cause));
+    // What the others say then follows from the first.
+    if (!store_.check(kCause)) {
+      store_.set(kCause, str("rank ", rank_, ": ", cause));
+    }
     store_.set(kAlarm, "1");
   } catch (const std::exception&) {
     // Without a store nobody can be told; the connections close all the same.
@@ -91,11 +94,11 @@ std::optional<std::string> Watchdog::why_store_is_lost() const {
   return "the store is gone: the process that held it ended";
 }
 
-std::string Watchdog::table() noexcept {
+std::string Watchdog::table(const std::string& cause) noexcept {
   try {
     failed_here_ = true;
     publish_place();
-    std::string table = agreed_table();
+    std::string table = agreed_table(cause);
     store_.add(kReaders, 1);
     wait_for_readers();
     return table;
@@ -105,13 +108,14 @@ std::string Watchdog::table() noexcept {
   }
 }
 
-std::string Watchdog::agreed_table() {
+std::string Watchdog::agreed_table(const std::string& cause) {
   if (store_.add(kTableMaker, 1) != 1) {
     const auto patience = 3 * patience_for_answers();
     return appears(kTable, patience) ? store_.get(kTable) : make_table();
   }
   store_.set(kAlarm, "1");
   std::string table = make_table();
+  if (!cause.empty()) announce(cause);
   store_.set(kTable, table);
   log_error("a collective failed; the ranks stand here:\n", table);
   return table;
@@ -216,17 +220,19 @@ void Watchdog::publish_place() {
 
 void Watchdog::end_after_grace() {
   std::unique_lock lock(mutex_);
-  // Rank 0 first waits for those that read the table from it.
-  const milliseconds grace =
-      rank_ == 0 ? kGrace + 2 * options_.poll : milliseconds(kGrace);
-  if (stop_changed_.wait_for(lock, grace, [&] { return stop_; })) return;
+  if (stop_changed_.wait_for(lock, grace(), [&] { return stop_; })) return;
   end_process();
 }
 
-void Watchdog::end_process() {
+// Rank 0 first waits for those that read the table from it.
+milliseconds Watchdog::grace() const {
+  return rank_ == 0 ? kGrace + 2 * options_.poll : milliseconds(kGrace);
+}
+
+void Watchdog::end_process() const {
   log_error("the job has failed, and this process did not end by itself ",
-            "within ", kGrace.count(), " s; ending it with code ", kExitCode,
-            ".");
+            "within ", grace().count() / 1000, " s; ending it with code ",
+            kExitCode, ".");
   std::_Exit(kExitCode);
 }
 

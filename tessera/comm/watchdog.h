@@ -86,8 +86,9 @@ class Watchdog {
   [[nodiscard]] std::optional<std::string> contradiction() noexcept;
 
   /// Where all ranks stand. The first rank to ask collects it and writes it to
-  /// standard error; the others get the same text. Takes a few polls.
-  [[nodiscard]] std::string table() noexcept;
+  /// standard error; the others get the same text. Takes a few polls. `cause`,
+  /// unless it is empty, is announced before the others can read the table.
+  [[nodiscard]] std::string table(const std::string& cause = "") noexcept;
 
  private:
   void run();
@@ -97,13 +98,14 @@ class Watchdog {
   void report_contradiction(const RankPosition& own, const RankPosition& other);
   void end_waits();
   void end_after_grace();
-  [[noreturn]] static void end_process();
+  [[noreturn]] void end_process() const;
   [[nodiscard]] std::optional<std::string> why_store_is_lost() const;
   [[nodiscard]] RankPosition position() const;
-  [[nodiscard]] std::string agreed_table();
+  [[nodiscard]] std::string agreed_table(const std::string& cause);
   [[nodiscard]] std::string make_table();
   void wait_for_readers();
   [[nodiscard]] std::chrono::milliseconds patience_for_answers() const;
+  [[nodiscard]] std::chrono::milliseconds grace() const;
   [[nodiscard]] bool appears(const std::string& key,
                              std::chrono::milliseconds within);
 

@@ -114,8 +114,8 @@ void World::State::fail(const std::string& cause) noexcept {
   abort();
 }
 
-std::string World::State::table() noexcept {
-  return watchdog_ ? watchdog_->table() : log.describe();
+std::string World::State::table(const std::string& cause) noexcept {
+  return watchdog_ ? watchdog_->table(cause) : log.describe();
 }
 
 std::string World::State::record_flight(const std::string& cause) noexcept {

@@ -121,7 +121,7 @@ struct World::State {
 
   [[nodiscard]] bool failed() const { return failed_; }
   /// See Watchdog::table. For a process that is about to die.
-  [[nodiscard]] std::string table() noexcept;
+  [[nodiscard]] std::string table(const std::string& cause = "") noexcept;
 
  private:
   void abort() noexcept;
