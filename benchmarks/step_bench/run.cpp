@@ -130,10 +130,6 @@ LanguageModelPtr sharded_model(const Options& options,
   return model;
 }
 
-const char* name_of(tessera::Transport transport) {
-  return transport == tessera::Transport::nccl ? "nccl" : "copy_engines";
-}
-
 /// The steps, and what was measured of them.
 class Bench {
  public:

@@ -86,7 +86,7 @@ Work all_to_all(const std::vector<Tensor>& outputs,
                outputs[group.rank].numel(), ".");
   });
   return group.start({"all_to_all"}, [&](Work::Impl& work) {
-    std::vector<Tensor> to = flat_outputs(outputs);
+    std::vector<Tensor> to = flat_outputs(work, outputs);
     std::vector<Tensor> from = flat(inputs);
     const auto& entry = group.entry_of(inputs[0]);
     if (entry.name == "gloo") {
@@ -115,7 +115,7 @@ Work all_to_all_single(const Tensor& output, const Tensor& input,
     const auto rows = [](const Tensor& flat, const Tensor& tensor) {
       return tensor.numel() == 0 ? tensor : flat.view({tensor.size(0), -1});
     };
-    Tensor to = rows(flat_output(output), output);
+    Tensor to = rows(flat_output(work, output), output);
     Tensor from = rows(flat(input), input);
     std::vector<int64_t> output_splits = splits.output;
     std::vector<int64_t> input_splits = splits.input;

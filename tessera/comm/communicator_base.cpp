@@ -7,6 +7,7 @@
 #include "tessera/comm/cpu_communicator.h"
 #include "tessera/comm/device_communicator.h"
 #include "tessera/comm/reduce_op_name.h"
+#include "tessera/module/gated_storage.h"
 
 namespace tessera {
 namespace {
@@ -57,6 +58,7 @@ void CommunicatorBase::check(const GatherCall& call,
   check_slots("all_gather", call.output, call.input,
               gathers_as(call.input.scalar_type(), call.output.scalar_type()),
               label);
+  note_write_below_gate(call.output);
 }
 
 void CommunicatorBase::check(const ReduceCall& call,
@@ -64,12 +66,14 @@ void CommunicatorBase::check(const ReduceCall& call,
   check_slots("reduce_scatter", call.input, call.output,
               sums_as(call.input.scalar_type(), call.output.scalar_type()),
               label);
+  note_write_below_gate(call.output);
 }
 
 void CommunicatorBase::check(const PiecewiseReduceCall& call,
                              const CallLabel& label) const {
   const char* kind = "reduce_scatter_pieces";
   check(kind, call.output, label);
+  note_write_below_gate(call.output);
   const int64_t whole = call.output.numel() * size_;
   int64_t end = 0;  // of the pieces so far
   for (const InputPiece& piece : call.pieces) {

@@ -40,6 +40,7 @@ class CommunicatorBase : public Communicator {
 
   /// Errors: InvalidArgument that names the call, the communicator and what
   ///         does not fit: device, layout, dtype or numel.
+  /// Those with a call mark shards and gradients that it writes as changed.
   void check(const GatherCall& call, const CallLabel& label) const;
   void check(const ReduceCall& call, const CallLabel& label) const;
   void check(const PiecewiseReduceCall& call, const CallLabel& label) const;

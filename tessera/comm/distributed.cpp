@@ -88,7 +88,7 @@ Work broadcast(const Tensor& tensor, int root, const ProcessGroup& handle) {
   return group.start(
       Group::call_of("broadcast", tensor, {.root = root}),
       [&](Work::Impl& work) {
-        Tensors tensors = {flat_output(tensor)};
+        Tensors tensors = {flat_output(work, tensor)};
         c10d::BroadcastOptions options;
         options.rootRank = root;
         add(work, group.entry_of(tensor),
@@ -105,7 +105,7 @@ Work all_reduce(const Tensor& tensor, const ProcessGroup& handle,
       Group::call_of("all_reduce", tensor, terms_of(reduction)),
       [&](Work::Impl& work) {
         scale_in_place(group, tensor, reduction);
-        Tensors tensors = {flat_output(tensor)};
+        Tensors tensors = {flat_output(work, tensor)};
         c10d::AllreduceOptions options;
         options.reduceOp = to_c10d(group, tensor, reduction);
         add(work, group.entry_of(tensor),
@@ -123,7 +123,7 @@ Work reduce(const Tensor& tensor, int root, const ProcessGroup& handle,
       Group::call_of("reduce", tensor, terms_of(reduction, root)),
       [&](Work::Impl& work) {
         scale_in_place(group, tensor, reduction);
-        Tensors tensors = {flat_output(tensor)};
+        Tensors tensors = {flat_output(work, tensor)};
         c10d::ReduceOptions options;
         options.reduceOp = to_c10d(group, tensor, reduction);
         options.rootRank = root;
@@ -144,7 +144,8 @@ Work all_gather(const Tensors& outputs, const Tensor& input,
               outputs[group.rank].numel(), input.numel());
   return group.start({"all_gather", numel_of(outputs), input.scalar_type()},
                      [&](Work::Impl& work) {
-                       std::vector<Tensors> lists = {flat_outputs(outputs)};
+                       std::vector<Tensors> lists = {
+                           flat_outputs(work, outputs)};
                        Tensors inputs = {flat(input)};
                        add(work, group.entry_of(input),
                            backend_of(group, input).allgather(lists, inputs));
@@ -157,7 +158,7 @@ Work all_gather_into_tensor(const Tensor& output, const Tensor& input,
   check_pair(group, "all_gather_into_tensor", output, input);
   return group.start(
       Group::call_of("all_gather_into_tensor", output), [&](Work::Impl& work) {
-        Tensor whole = flat_output(output);
+        Tensor whole = flat_output(work, output);
         Tensor part = flat(input);
         add(work, group.entry_of(input),
             backend_of(group, input)._allgather_base(whole, part));
@@ -176,7 +177,7 @@ Work reduce_scatter(const Tensor& output, const Tensors& inputs,
       {"reduce_scatter", numel_of(inputs), output.scalar_type(),
        terms_of(reduction)},
       [&](Work::Impl& work) {
-        Tensors outputs = {flat_output(output)};
+        Tensors outputs = {flat_output(work, output)};
         std::vector<Tensors> lists(1);
         for (const Tensor& input : inputs) {
           lists[0].push_back(flat(scaled(group, input, reduction)));
@@ -197,7 +198,7 @@ Work reduce_scatter_tensor(const Tensor& output, const Tensor& input,
   return group.start(
       Group::call_of("reduce_scatter_tensor", input, terms_of(reduction)),
       [&](Work::Impl& work) {
-        Tensor part = flat_output(output);
+        Tensor part = flat_output(work, output);
         Tensor whole = flat(scaled(group, input, reduction));
         c10d::ReduceScatterOptions options;
         options.reduceOp = to_c10d(group, input, reduction);
@@ -218,7 +219,7 @@ Work gather(const Tensor& input, const Tensors& outputs, int root,
   return group.start(
       Group::call_of("gather", input, {.root = root}), [&](Work::Impl& work) {
         std::vector<Tensors> lists;
-        if (count > 0) lists.push_back(flat_outputs(outputs));
+        if (count > 0) lists.push_back(flat_outputs(work, outputs));
         Tensors inputs = {flat(input)};
         c10d::GatherOptions options;
         options.rootRank = root;
@@ -239,7 +240,7 @@ Work scatter(const Tensor& output, const Tensors& inputs, int root,
       Group::call_of("scatter", output, {.root = root}), [&](Work::Impl& work) {
         std::vector<Tensors> lists;
         if (count > 0) lists.push_back(flat(inputs));
-        Tensors outputs = {flat_output(output)};
+        Tensors outputs = {flat_output(work, output)};
         c10d::ScatterOptions options;
         options.rootRank = root;
         add(work, group.entry_of(output),

@@ -224,9 +224,6 @@ std::string launcher_of(const Job& job) {
 // Ranks that do not copy would meet the others' windows where they compare
 // something else.
 void compare_transports(World::State& world) {
-  const auto name_of = [](Transport transport) {
-    return transport == Transport::nccl ? "nccl" : "copy_engines";
-  };
   const std::string own = name_of(world.place.transport);
   const auto all = world.meet("world", "exchange", {.unit = "transport"}, [&] {
     return world.rendezvous().exchange("transport", own);

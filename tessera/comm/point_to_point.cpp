@@ -33,14 +33,15 @@ void check(const Group& group, const P2POp& operation) {
   });
 }
 
-Tensor flat_tensor(const P2POp& operation) {
-  return operation.direction == Direction::send ? flat(operation.tensor)
-                                                : flat_output(operation.tensor);
+Tensor flat_tensor(const P2POp& operation, Work::Impl& work) {
+  return operation.direction == Direction::send
+             ? flat(operation.tensor)
+             : flat_output(work, operation.tensor);
 }
 
 // On Gloo, whose works must be told when the world fails.
-void add_message(const P2POp& operation, Transfer& messages) {
-  const Tensor tensor = flat_tensor(operation);
+void add_message(const P2POp& operation, Work::Impl& work, Transfer& messages) {
+  const Tensor tensor = flat_tensor(operation, work);
   if (operation.direction == Direction::send) {
     messages.send(tensor, operation.peer, operation.tag);
   } else if (operation.peer == kAnySource) {
@@ -50,10 +51,10 @@ void add_message(const P2POp& operation, Transfer& messages) {
   }
 }
 
-c10::intrusive_ptr<c10d::Work> issue(const P2POp& operation,
+c10::intrusive_ptr<c10d::Work> issue(const P2POp& operation, Work::Impl& work,
                                      c10d::Backend& backend) {
+  std::vector<Tensor> tensors = {flat_tensor(operation, work)};
   if (operation.tensor.numel() == 0) return {};
-  std::vector<Tensor> tensors = {flat_tensor(operation)};
   if (operation.direction == Direction::send) {
     return backend.send(tensors, operation.peer, operation.tag);
   }
@@ -69,9 +70,9 @@ void add(const Group& group, const P2POp& operation, Work::Impl& work) {
     work.set_source(operation.peer);
   }
   if (entry.name == "gloo") {
-    add_message(operation, work.messages(entry.backend));
+    add_message(operation, work, work.messages(entry.backend));
   } else {
-    work.add(issue(operation, *entry.backend));
+    work.add(issue(operation, work, *entry.backend));
   }
 }
 
@@ -148,7 +149,7 @@ std::vector<Work> batch_isend_irecv(const std::vector<P2POp>& operations,
       "batch", group.ranks, "batch", ends, [&](Work::Impl& work) {
         backend.startCoalescing();
         for (const P2POp& operation : operations) {
-          issue(operation, backend);
+          issue(operation, work, backend);
         }
         work.add(backend.endCoalescing());
       }));

@@ -3,7 +3,6 @@
 #include <ATen/ops/view_as_real.h>
 
 #include "tessera/comm/reduce_op_name.h"
-#include "tessera/module/gated_storage.h"
 
 namespace tessera::distributed {
 namespace {
@@ -114,13 +113,14 @@ std::vector<at::Tensor> flat(const std::vector<at::Tensor>& tensors) {
   return views;
 }
 
-at::Tensor flat_output(const at::Tensor& tensor) {
-  note_write_below_gate(tensor);
+at::Tensor flat_output(Work::Impl& work, const at::Tensor& tensor) {
+  work.will_write(tensor);
   return flat(tensor);
 }
 
-std::vector<at::Tensor> flat_outputs(const std::vector<at::Tensor>& tensors) {
-  for (const at::Tensor& tensor : tensors) note_write_below_gate(tensor);
+std::vector<at::Tensor> flat_outputs(Work::Impl& work,
+                                     const std::vector<at::Tensor>& tensors) {
+  for (const at::Tensor& tensor : tensors) work.will_write(tensor);
   return flat(tensors);
 }
 

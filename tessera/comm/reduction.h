@@ -5,6 +5,7 @@
 
 #include "tessera/comm/distributed.h"
 #include "tessera/comm/process_group_impl.h"
+#include "tessera/comm/work_impl.h"
 
 namespace tessera::distributed {
 
@@ -31,10 +32,10 @@ void check_reduction(const ProcessGroup::Impl& group, const char* call,
 [[nodiscard]] std::vector<at::Tensor> flat(
     const std::vector<at::Tensor>& tensors);
 
-/// The same of what a collective writes: shards and their gradients are marked
-/// as changed.
-[[nodiscard]] at::Tensor flat_output(const at::Tensor& tensor);
+/// The same of what `work` writes.
+[[nodiscard]] at::Tensor flat_output(Work::Impl& work,
+                                     const at::Tensor& tensor);
 [[nodiscard]] std::vector<at::Tensor> flat_outputs(
-    const std::vector<at::Tensor>& tensors);
+    Work::Impl& work, const std::vector<at::Tensor>& tensors);
 
 }  // namespace tessera::distributed

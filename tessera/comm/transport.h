@@ -13,4 +13,9 @@ enum class Transport {
   copy_engines,
 };
 
+/// As options and the environment spell it.
+[[nodiscard]] constexpr const char* name_of(Transport transport) {
+  return transport == Transport::nccl ? "nccl" : "copy_engines";
+}
+
 }  // namespace tessera

@@ -8,6 +8,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/comm/work_impl.h"
+#include "tessera/module/gated_storage.h"
 
 namespace tessera::distributed {
 
@@ -78,6 +79,11 @@ void Work::Impl::add(c10::intrusive_ptr<c10d::Work> work,
   gloo_ = std::move(gloo);
 }
 
+void Work::Impl::will_write(const at::Tensor& output) {
+  note_write_below_gate(output);
+  outputs_.push_back(output);
+}
+
 Transfer& Work::Impl::messages(
     const c10::intrusive_ptr<c10d::Backend>& backend) {
   if (!messages_) {
@@ -100,6 +106,7 @@ void Work::Impl::wait(std::optional<milliseconds> timeout) {
     world_->raise(sequence_, reason_of(error));
   }
   world_->log.finish(sequence_);
+  for (const at::Tensor& output : outputs_) note_write_below_gate(output);
 }
 
 // Without a time-out of its own, a collective has that of its backend; a

@@ -1,6 +1,7 @@
 // What stands behind a distributed::Work. Inside comm only.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <c10/util/intrusive_ptr.h>
 
 #include <chrono>
@@ -32,6 +33,10 @@ class Work::Impl {
   void add(c10::intrusive_ptr<c10d::Work> work,
            c10::intrusive_ptr<c10d::Backend> gloo = {});
 
+  /// What this call writes, now or later. Shards and their gradients are
+  /// marked as changed here, and once more when the call has ended.
+  void will_write(const at::Tensor& output);
+
   /// The messages of this call over `backend`, which is Gloo's; an abort of the
   /// world ends them.
   [[nodiscard]] Transfer& messages(
@@ -60,6 +65,7 @@ class Work::Impl {
   bool ended_ = false;
   std::exception_ptr failure_;
   int source_ = -1;
+  std::vector<at::Tensor> outputs_;
 };
 
 }  // namespace tessera::distributed

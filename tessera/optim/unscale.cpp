@@ -39,7 +39,9 @@ at::Tensor unscale(const GradientPart& part, const at::Tensor& inverse) {
                                                    inverse.to(device));
     // The operator does not tell that it writes.
     for (const at::Tensor& gradient : list) {
-      gradient.unsafeGetTensorImpl()->bump_version();
+      if (!gradient.is_inference()) {
+        gradient.unsafeGetTensorImpl()->bump_version();
+      }
     }
     found = at::maximum(found, own.to(found.device()));
   }

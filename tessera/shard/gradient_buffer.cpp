@@ -1,5 +1,6 @@
 #include "tessera/shard/gradient_buffer.h"
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 
 #include <utility>
@@ -69,8 +70,10 @@ void GradientBuffer::start_second_steps(const CallLabel& label) {
     if (!all_reduce_hook && (all_reduce || !plan_->lanes->all_reduce)) {
       reduction.divide(divisor());
       reduction.copy_to_host();
-      if (sums_become_gradients()) {
-        reduction.take_norms(joined(trainable_pieces()));
+      if (takes_norms && !reduction.asked_for_norms()) {
+        reduction.take_norms(sums_become_gradients()
+                                 ? joined(trainable_pieces())
+                                 : std::vector<FlatPiece>());
       }
     }
   }
@@ -148,8 +151,9 @@ void GradientBuffer::finish(std::vector<bool> had_gradient,
         output,
         reduction.divided() ? std::nullopt : std::optional<double>(divisor()),
         had_gradient);
-    norms_taken_.clear();
-    if (are_gradients) norms_taken_ = std::move(reduction.norms());
+    if (are_gradients) {
+      shards_.master()->keep_grad_norms(std::move(reduction.norms()));
+    }
     run_shard_hooks(had_gradient);
   }
 }
@@ -167,9 +171,12 @@ void GradientBuffer::keep_partial(const at::Tensor& output,
 void GradientBuffer::give_gradients(const at::Tensor& output,
                                     std::optional<double> divisor,
                                     const std::vector<bool>& had_gradient) {
+  if (all_reduce_hook) {
+    const at::NoGradGuard no_grad;
+    all_reduce_hook(output);
+  }
   const at::Tensor reduced = [&] {
     Below below;
-    if (all_reduce_hook) all_reduce_hook(output);
     const at::Tensor sum = output.to(plan_->master_device());
     if (divisor.value_or(1) != 1) sum.div_(*divisor);
     return sum.to(plan_->options.master_dtype);

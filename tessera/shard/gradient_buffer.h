@@ -51,11 +51,6 @@ class GradientBuffer {
   bool all_reduce = true;
   /// Whether norms are taken behind the sums, where the sums are the gradients.
   bool takes_norms = false;
-  /// The norms taken of the gradients that `finish` has given.
-  [[nodiscard]] const std::vector<NormsOfPart>& norms_taken() const {
-    return norms_taken_;
-  }
-  void forget_norms_taken() { norms_taken_.clear(); }
   /// What sums are divided by; unset: the number of ranks.
   std::optional<double> divide_factor;
   /// Changes the flat sum in place, before the division.
@@ -93,7 +88,6 @@ class GradientBuffer {
   std::vector<GradientReduction> reductions_;
   at::Tensor partial_;  // summed over the shard axis only; flat, reduce dtype
   std::vector<bool> partial_had_;
-  std::vector<NormsOfPart> norms_taken_;
 };
 
 }  // namespace tessera

@@ -137,7 +137,8 @@ void GradientReduction::divide(double factor) {
 }
 
 void GradientReduction::take_norms(const std::vector<FlatPiece>& parts) {
-  if (!divided_ || !norms_.empty()) return;
+  if (!divided_ || std::exchange(asked_for_norms_, true)) return;
+  if (parts.empty()) return;
   Below below;
   on(last_stream(), norms_done_, [&] { norms_ = norms_of(output_, parts); });
 }

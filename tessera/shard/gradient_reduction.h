@@ -62,6 +62,7 @@ class GradientReduction {
   /// Takes the norms of these parts of the output, once, behind the steps
   /// started and on their stream; nothing before `divided`.
   void take_norms(const std::vector<FlatPiece>& parts);
+  [[nodiscard]] bool asked_for_norms() const { return asked_for_norms_; }
   /// Those taken; readable once `wait` has been called.
   [[nodiscard]] std::vector<NormsOfPart>& norms() { return norms_; }
 
@@ -95,6 +96,7 @@ class GradientReduction {
   StreamEvent copied_;
   StreamEvent first_done_;
   StreamEvent second_done_;
+  bool asked_for_norms_ = false;
   std::vector<NormsOfPart> norms_;
   StreamEvent norms_done_;
   bool second_started_ = false;

@@ -1,6 +1,8 @@
 #include "tessera/shard/group_norms.h"
 
-#include <algorithm>
+#include <torch/csrc/autograd/variable.h>
+
+#include <utility>
 #include <vector>
 
 #include "tessera/shard/below.h"
@@ -28,29 +30,31 @@ std::vector<FlatPiece> gradients_in(const at::Tensor& flat,
 
 }  // namespace
 
+bool has_hook_behind_a_gradient(const ParameterGroup& group) {
+  for (size_t i = 0; i < group.size(); ++i) {
+    if (torch::autograd::impl::post_acc_grad_hooks(group.shard(i))) return true;
+  }
+  return false;
+}
+
 void keep_norms(ParameterGroup& group) {
   Below below;
   const at::Tensor flat = group.master()->grad();
   if (!flat.defined()) return;
+  FlatMaster& master = *group.master();
   std::vector<NormsOfPart> kept;
   std::vector<FlatPiece> open;
   for (const FlatPiece& run : joined(gradients_in(flat, group))) {
-    const auto& taken = group.gradients().norms_taken();
-    const auto own =
-        std::find_if(taken.begin(), taken.end(), [&](const NormsOfPart& norms) {
-          return norms.part.offset == run.offset &&
-                 norms.part.numel == run.numel;
-        });
-    if (own == taken.end()) {
+    auto norms = master.grad_norms(run);
+    if (norms.empty()) {
       open.push_back(run);
     } else {
-      kept.push_back(*own);
+      kept.push_back({run, std::move(norms)});
     }
   }
   const auto late = norms_of(flat, open);
   kept.insert(kept.end(), late.begin(), late.end());
-  group.gradients().forget_norms_taken();
-  group.master()->keep_grad_norms(std::move(kept));
+  master.keep_grad_norms(std::move(kept));
 }
 
 }  // namespace tessera

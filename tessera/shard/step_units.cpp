@@ -64,6 +64,7 @@ void StepUnits::after_capture() {
     for (Master& each : noted.masters) {
       each.written = noted.of_model || noted.new_in_capture ||
                      each.version != version_of(*each.master);
+      each.master->forget_grad_norms();
       each.kept_copy = each.master->copy_is_current();
     }
   }
@@ -74,6 +75,7 @@ void StepUnits::before_replay() { refresh_copies(); }
 void StepUnits::after_replay() {
   for (const Noted& noted : units_) {
     for (const Master& each : noted.masters) {
+      each.master->forget_grad_norms();  // it may have changed the gradient
       if (!each.written) continue;
       each.master->data.unsafeGetTensorImpl()->bump_version();
       if (each.kept_copy) each.master->note_copy_is_current();

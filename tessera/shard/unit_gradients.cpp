@@ -114,7 +114,16 @@ void Unit::finish_reduce(const std::vector<std::vector<bool>>& had_gradient) {
 
 void Unit::keep_norms() {
   if (!takes_norms()) return;
-  for (const auto& group : groups_) tessera::keep_norms(*group);
+  const bool may_change = std::any_of(
+      groups_.begin(), groups_.end(),
+      [](const auto& group) { return has_hook_behind_a_gradient(*group); });
+  for (const auto& group : groups_) {
+    if (may_change) {
+      group->master()->forget_grad_norms();
+    } else {
+      tessera::keep_norms(*group);
+    }
+  }
 }
 
 void Unit::step_early() {

@@ -26,6 +26,27 @@ size_t append_chunks(std::vector<at::Tensor>& chunks,
   return cut.size();
 }
 
+/// One tensor that is not dense would send all of a foreach call another way,
+/// on which norms round differently.
+std::vector<at::Tensor> norms_of_each(const std::vector<at::Tensor>& tensors,
+                                      double p, at::ScalarType dtype) {
+  std::vector<at::Tensor> dense;
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.is_non_overlapping_and_dense()) dense.push_back(tensor);
+  }
+  std::vector<at::Tensor> taken;
+  if (!dense.empty()) taken = at::_foreach_norm(dense, p, dtype);
+  if (dense.size() == tensors.size()) return taken;
+  auto next = taken.begin();
+  std::vector<at::Tensor> norms;
+  for (const at::Tensor& tensor : tensors) {
+    norms.push_back(tensor.is_non_overlapping_and_dense()
+                        ? *next++
+                        : at::_foreach_norm({tensor}, p, dtype)[0]);
+  }
+  return norms;
+}
+
 }  // namespace
 
 std::vector<std::vector<at::Tensor>> chunk_norms(
@@ -38,7 +59,7 @@ std::vector<std::vector<at::Tensor>> chunk_norms(
   if (chunks.empty()) return {};
   const auto dtype =
       chunks[0].scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  const auto all = at::_foreach_norm(chunks, p, dtype);
+  const auto all = norms_of_each(chunks, p, dtype);
   std::vector<std::vector<at::Tensor>> norms;
   auto next = all.begin();
   for (const size_t count : num_chunks) {

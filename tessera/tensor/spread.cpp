@@ -18,6 +18,26 @@ uint32_t version_of(const at::Tensor& tensor) {
   return tensor.unsafeGetTensorImpl()->version_counter().current_version();
 }
 
+/// What local() gives: `.data()` of it keeps the version counter, as a shard's
+/// does, so that writes through it are noticed.
+class LocalImpl final : public c10::TensorImpl {
+ public:
+  using TensorImpl::TensorImpl;
+
+  c10::intrusive_ptr<c10::TensorImpl> shallow_copy_and_detach(
+      const c10::VariableVersion&,
+      bool allow_tensor_metadata_change) const override {
+    return TensorImpl::shallow_copy_and_detach(version_counter(),
+                                               allow_tensor_metadata_change);
+  }
+  c10::intrusive_ptr<c10::TensorImpl> shallow_copy_and_detach(
+      c10::VariableVersion&&,
+      bool allow_tensor_metadata_change) const override {
+    return TensorImpl::shallow_copy_and_detach(version_counter(),
+                                               allow_tensor_metadata_change);
+  }
+};
+
 /// `make`'s result, with this version counter, which a tensor made in inference
 /// mode cannot have.
 template <class Make>
@@ -106,8 +126,10 @@ at::Tensor local(const at::Tensor& shard) {
   GatedStorage* storage = gated_storage_of(shard);
   if (!storage || !storage->guard()) return shard;
   return sharing(shard.unsafeGetTensorImpl()->version_counter(), [&] {
-    at::Tensor alias =
+    const at::Tensor plain =
         tensor_over(storage, shard.scalar_type(), 0, at::IntArrayRef{0});
+    at::Tensor alias = at::detail::make_tensor<LocalImpl>(
+        c10::Storage(plain.storage()), plain.key_set(), plain.dtype());
     auto* impl = alias.unsafeGetTensorImpl();
     impl->set_storage_offset(shard.storage_offset());
     impl->set_sizes_and_strides(shard.sizes(), shard.strides());

@@ -1,9 +1,14 @@
 // set_norm_in_backward: what has changed gradients since backward is seen.
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
+
 #include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "tessera/comm/distributed.h"
 #include "tessera/optim/adamw.h"
 #include "tessera/optim/grad_scaler.h"
 #include "tests/gradients/norm_pair.h"
@@ -56,6 +61,11 @@ const std::vector<std::pair<std::string, Change>> kChanges = {
        const c10::InferenceMode inference;
        for_each_gradient(model,
                          [](const Tensor& grad) { local(grad).mul_(2); });
+     }},
+    {"local().data()",
+     [](nn::Module& model) {
+       for_each_gradient(
+           model, [](const Tensor& grad) { local(grad).data().add_(1); });
      }},
     {"a list of them",
      [](nn::Module& model) {
@@ -134,6 +144,40 @@ TEST(NormInBackward, SeesACollective) {
       comm->all_reduce(grad, ReduceOp::sum, {}).wait();
     });
     expect_equal_norms(pair, "summed once more");
+  });
+}
+
+class Hook final : public torch::autograd::PostAccumulateGradHook {
+ public:
+  explicit Hook(std::function<void(const Tensor&)> call)
+      : call_(std::move(call)) {}
+  void operator()(const torch::autograd::Variable& shard) override {
+    call_(shard);
+  }
+
+ private:
+  std::function<void(const Tensor&)> call_;
+};
+
+// It is still under way when backward ends.
+TEST(NormInBackward, SeesACollectiveThatAHookHasBegun) {
+  on_ranks(2, [](const World& world) {
+    const auto group = distributed::new_group(world);
+    Pair pair(plain_options(world));
+    std::vector<distributed::Work> works;
+    pair.both([&](nn::Module& model) {
+      torch::autograd::impl::set_post_acc_grad_hooks(
+          shard_of(model, "a.f.weight"),
+          std::make_unique<Hook>([&](const Tensor& shard) {
+            works.push_back(
+                distributed::all_reduce(local(shard.grad()), group));
+          }));
+    });
+    pair.backward(world.rank());
+    ASSERT_EQ(works.size(), 2U);
+    for (auto& work : works) work.wait();
+    expect_equal_norms(pair, "summed once more");
+    EXPECT_FALSE(is_kept(pair.early));
   });
 }
 
