@@ -59,6 +59,7 @@ struct Case {
   bool step_in_backward = false;
   bool float8_gather = false;
   bool scaled = false;  // by a GradScaler
+  bool norm_in_backward = false;
 };
 
 std::vector<Case> cases() {
@@ -86,6 +87,11 @@ std::vector<Case> cases() {
       {.name = "float16, scaled and clipped",
        .param_dtype = torch::kHalf,
        .scaled = true},
+      {.name = "norms in backward", .norm_in_backward = true},
+      {.name = "norms in backward, 2 replicas, accumulation of 3",
+       .micro_batches = 3,
+       .replicated = true,
+       .norm_in_backward = true},
   };
 }
 
@@ -101,6 +107,9 @@ class Training {
       step_in_backward(*model_, [this](const std::vector<Tensor>& shards) {
         optimizer_.step_only(shards);
       });
+    }
+    if (wanted.norm_in_backward) {
+      set_norm_in_backward(*model_, NormInBackward::on);
     }
     for (int i = 0; i < wanted.micro_batches; ++i) {
       const auto batch =
