@@ -83,7 +83,10 @@ void OutputRelay::say_when_a_copy_failed(const Source& source) {
 }
 
 void OutputRelay::finish() {
-  for (Source& source : sources_) source.lines.finish();
+  for (Source& source : sources_) {
+    source.lines.finish();
+    say_when_a_copy_failed(source);
+  }
 }
 
 bool OutputRelay::pending() const {
