@@ -178,9 +178,11 @@ class Peers(Case):
         self.in_time(start)
 
     def test_a_rank_that_never_comes_is_named(self):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = str(free.getsockname()[1])
+        held = socket.socket()  # so that nobody else is given the port
+        self.addCleanup(held.close)
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        port = str(held.getsockname()[1])
         start = time.monotonic()
         self.fails(71, "rank 1", RANK="0", WORLD_SIZE="2",
                    MASTER_ADDR="127.0.0.1", MASTER_PORT=port)

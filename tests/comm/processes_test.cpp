@@ -1,9 +1,7 @@
 // The same as real processes, started as a launcher starts them.
-#include <arpa/inet.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <spawn.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -18,30 +16,18 @@
 #include <utility>
 
 #include "tessera/base/error.h"
+#include "tests/support/held_port.h"
 
 namespace tessera {
 namespace {
 
+using testing::held_port;
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 using Variables = std::vector<std::string>;
 
 // Of the workers: long enough for a busy machine to start them all.
 constexpr auto kTimeout = 20s;
-
-// A port that was free a moment ago.
-int free_port() {
-  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof(address);
-  EXPECT_EQ(::bind(fd, reinterpret_cast<sockaddr*>(&address), length), 0);
-  EXPECT_EQ(::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length),
-            0);
-  ::close(fd);
-  return ntohs(address.sin_port);
-}
 
 /// A worker process; its output goes to a file. Killed when still there.
 class Worker {
@@ -151,7 +137,7 @@ std::string lines_beside(const std::string& text,
 
 TEST(Processes, MeetAtTheStoreOfRankZeroAndPartInGoodOrder) {
   for (const char* what : {"sum", "slow_end", "finish", "slow_end, finish"}) {
-    auto workers = start(what, 2, free_port());
+    auto workers = start(what, 2, held_port());
     for (Worker& worker : workers) {
       EXPECT_EQ(worker.end(), 0) << what << ": " << worker.output();
       EXPECT_TRUE(contains(worker.output(), "sum 3\n")) << worker.output();
@@ -168,7 +154,7 @@ TEST(Processes, MeetAtTheStoreOfRankZeroAndPartInGoodOrder) {
 // LibTorch's TCP store warns of each wait that ends by a time-out.
 TEST(Processes, LogNothingWhileTheyWaitAtTheStore) {
   const auto begin = Clock::now();
-  auto workers = start("wait", 2, free_port());
+  auto workers = start("wait", 2, held_port());
   for (Worker& worker : workers) {
     EXPECT_EQ(worker.end(), 0) << worker.output();
     EXPECT_TRUE(contains(worker.output(), "sum 3\n")) << worker.output();
@@ -178,7 +164,7 @@ TEST(Processes, LogNothingWhileTheyWaitAtTheStore) {
 }
 
 TEST(Processes, WhatIsFoundAtTheEndIsTheErrorOfAllWhoFinish) {
-  auto workers = start("unlike, finish", 2, free_port());
+  auto workers = start("unlike, finish", 2, held_port());
   for (Worker& worker : workers) {
     EXPECT_EQ(worker.end(), 9) << worker.output();
     EXPECT_TRUE(contains(worker.output(), "unlike at the end"))
@@ -187,7 +173,7 @@ TEST(Processes, WhatIsFoundAtTheEndIsTheErrorOfAllWhoFinish) {
 }
 
 TEST(Processes, WhatIsFoundAtTheEndIsLoggedWhereNobodyFinishes) {
-  auto workers = start("unlike", 2, free_port());
+  auto workers = start("unlike", 2, held_port());
   for (Worker& worker : workers) {
     EXPECT_EQ(worker.end(), 0) << worker.output();
     EXPECT_TRUE(contains(worker.output(), "unlike at the end"))
@@ -225,7 +211,7 @@ TEST(Processes, MeetAtTheStoreOfAnAgentAlsoAfterARestart) {
 
 TEST(Processes, ARankThatDiesIsNamedAtOnce) {  // A49
   const auto begin = Clock::now();
-  auto workers = start("die", 3, free_port());
+  auto workers = start("die", 3, held_port());
   EXPECT_EQ(workers[1].end(), 3);
   for (const int rank : {0, 2}) {
     EXPECT_EQ(workers[rank].end(), 9) << workers[rank].output();
@@ -241,7 +227,7 @@ TEST(Processes, ARankThatDiesIsNamedAtOnce) {  // A49
 
 TEST(Processes, ARankThatStaysAwayIsNamedAndEnded) {  // A49
   // The time-out also counts while the processes start: not the short one.
-  auto workers = start("stay_away", 2, free_port());
+  auto workers = start("stay_away", 2, held_port());
   EXPECT_EQ(workers[0].end(), 9) << workers[0].output();
   EXPECT_TRUE(contains(workers[0].output(), "Out of step: rank 1."))
       << workers[0].output();
@@ -252,7 +238,7 @@ TEST(Processes, ARankThatStaysAwayIsNamedAndEnded) {  // A49
 }
 
 TEST(Processes, AnUncaughtErrorIsReportedByAllRanks) {
-  auto workers = start("throw", 2, free_port());
+  auto workers = start("throw", 2, held_port());
   EXPECT_EQ(workers[1].end(), -SIGABRT) << workers[1].output();
   EXPECT_TRUE(contains(workers[1].output(), "uncaught exception: row 7"))
       << workers[1].output();
@@ -263,7 +249,7 @@ TEST(Processes, AnUncaughtErrorIsReportedByAllRanks) {
 
 TEST(Processes, AreEndedAlsoWhereABackendHangsWhileItIsAborted) {
   const auto begin = Clock::now();
-  auto workers = start("hang_in_abort", 2, free_port());
+  auto workers = start("hang_in_abort", 2, held_port());
   EXPECT_EQ(workers[1].end(), -SIGABRT) << workers[1].output();
   EXPECT_EQ(workers[0].end(), 70) << workers[0].output();
   EXPECT_TRUE(contains(workers[0].output(), "ending it with code 70"))
@@ -272,7 +258,7 @@ TEST(Processes, AreEndedAlsoWhereABackendHangsWhileItIsAborted) {
 }
 
 TEST(Processes, TwoWithOneRankAreRefused) {
-  const int port = free_port();
+  const int port = held_port();
   Worker first("sum", rank_variables(0, 3, port));
   Worker second("sum", rank_variables(1, 3, port));
   Worker third("sum", rank_variables(1, 3, port));
@@ -287,7 +273,7 @@ TEST(Processes, TwoWithOneRankAreRefused) {
 }
 
 TEST(Processes, AStoreThatCannotBeReachedIsNamed) {
-  const int port = free_port();
+  const int port = held_port();
   Worker worker("sum", rank_variables(1, 2, port), 2s);
   EXPECT_EQ(worker.end(), 9) << worker.output();
   EXPECT_TRUE(contains(worker.output(), str("MASTER_PORT ", port)))

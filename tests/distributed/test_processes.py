@@ -24,10 +24,15 @@ def clean_environment(**more):
     return kept | {"OMP_NUM_THREADS": "1"} | more
 
 
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+HELD = []  # bound to the end, so that the system gives the ports to nobody
+
+
+def held_port():
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(("127.0.0.1", 0))
+    HELD.append(held)
+    return held.getsockname()[1]
 
 
 def start(command, environment):
@@ -65,11 +70,11 @@ class Meeting(unittest.TestCase):
         self.assertIn(f"job found by {source}: 2 ranks", results[0][1])
 
     def test_at_an_address(self):
-        url = f"tcp://127.0.0.1:{free_port()}"
+        url = f"tcp://127.0.0.1:{held_port()}"
         self.check(run_workers(url, 2, rank_in_url=True), url)
 
     def test_over_the_interfaces_that_are_named(self):
-        url = f"tcp://127.0.0.1:{free_port()}"
+        url = f"tcp://127.0.0.1:{held_port()}"
         self.check(run_workers(url, 2, GLOO_SOCKET_IFNAME="lo,lo"), url)
         for out, _, code in run_workers(url, 2, GLOO_SOCKET_IFNAME="nosuch0"):
             self.assertNotEqual(code, 0)
@@ -111,7 +116,7 @@ class Meeting(unittest.TestCase):
 
     def test_by_variables_that_options_replace(self):
         variables = {"MASTER_ADDR": "127.0.0.1",
-                     "MASTER_PORT": str(free_port()), "RANK": "7",
+                     "MASTER_PORT": str(held_port()), "RANK": "7",
                      "WORLD_SIZE": "8"}
         results = end_all([
             start([WORKER, "env://", str(rank), "2"],
@@ -121,7 +126,7 @@ class Meeting(unittest.TestCase):
 
 class Failure(unittest.TestCase):
     def test_of_a_rank_ends_the_others_with_its_name(self):
-        url = f"tcp://127.0.0.1:{free_port()}"
+        url = f"tcp://127.0.0.1:{held_port()}"
         begin = time.monotonic()
         results = end_all([
             start([WORKER, url, str(rank), "3", "die"], clean_environment())

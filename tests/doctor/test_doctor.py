@@ -68,9 +68,11 @@ class Doctor(unittest.TestCase):
         self.assertEqual(checks["sharded step"]["status"], "ok")
 
     def test_says_when_ranks_were_found_by_different_launchers(self):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = str(free.getsockname()[1])
+        held = socket.socket()  # so that nobody else is given the port
+        self.addCleanup(held.close)
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        port = str(held.getsockname()[1])
         common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
         own = {"RANK": "0", "WORLD_SIZE": "2"}
         mpi = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2",

@@ -1,10 +1,8 @@
 #include "tests/faults/job.h"
 
-#include <arpa/inet.h>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -19,27 +17,13 @@
 #include <utility>
 
 #include "tessera/base/error.h"
+#include "tests/support/held_port.h"
 
 namespace tessera::test {
 namespace {
 
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
-
-// A port that was free a moment ago.
-int free_port() {
-  const int socket = ::socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof(address);
-  auto* generic = reinterpret_cast<sockaddr*>(&address);
-  const bool bound = ::bind(socket, generic, length) == 0 &&
-                     ::getsockname(socket, generic, &length) == 0;
-  ::close(socket);
-  require<InvalidState>(bound, [] { return "no free port"; });
-  return ntohs(address.sin_port);
-}
 
 void write_output_to(const std::filesystem::path& path) {
   const int file = ::open(path.c_str(), O_CREAT | O_WRONLY | O_APPEND, 0600);
@@ -77,7 +61,7 @@ Job::Job(int size, Fault fault, Variables variables)
       board_(make_board()),
       folder_(make_folder()),
       ranks_(size) {
-  const int port = free_port();
+  const int port = testing::held_port();
   std::fflush(nullptr);
   for (int rank = 0; rank < size; ++rank) start_rank(rank, port);
 }

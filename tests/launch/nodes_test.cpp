@@ -12,6 +12,7 @@
 #include "cli/launch/file_descriptor.h"
 #include "tessera/base/error.h"
 #include "tests/launch/running_program.h"
+#include "tests/support/held_port.h"
 
 namespace tessera::launch {
 namespace {
@@ -20,17 +21,6 @@ using Words = std::vector<std::string>;
 
 bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
-}
-
-int free_port() {
-  const FileDescriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  socklen_t size = sizeof(address);
-  EXPECT_EQ(::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), size),
-            0);
-  ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &size);
-  return ntohs(address.sin_port);
 }
 
 // Dead after 5 s: a busy machine may not let a launcher run for one or two.
@@ -80,7 +70,7 @@ struct Nodes {
   std::string address = "127.0.0.1";
   std::string num_nodes = "2";
   std::string settings = kSettings;
-  int port = free_port();
+  int port = testing::held_port();
   Words before = {};
   std::vector<std::unique_ptr<RunningProgram>> programs;
 };
@@ -95,7 +85,7 @@ std::vector<std::string> sorted_lines(const std::string& text) {
 
 constexpr const char* kWait = "echo ready; exec sleep 1000";
 
-class RunNodes : public testing::TestWithParam<Backend> {};
+class RunNodes : public ::testing::TestWithParam<Backend> {};
 
 TEST_P(RunNodes, NumberTheirRanksOneAfterTheOther) {
   Nodes nodes(GetParam());
@@ -159,7 +149,7 @@ TEST_P(RunNodes, EndTogetherWhenOneLauncherIsToldTo) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, RunNodes,
-                         testing::Values(Backend::c10d, Backend::fixed),
+                         ::testing::Values(Backend::c10d, Backend::fixed),
                          [](const auto& info) {
                            return info.param == Backend::c10d ? "C10d"
                                                               : "Static";
@@ -264,6 +254,8 @@ TEST(RunNodes, SayThatThePortIsTaken) {
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_port = htons(static_cast<uint16_t>(nodes.port));
+  const int on = 1;
+  ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
   ASSERT_EQ(::bind(socket.get(), reinterpret_cast<sockaddr*>(&address),
                    sizeof(address)),
             0);
@@ -285,7 +277,7 @@ TEST(RunNodes, GiveUpWaitingAtAnInterrupt) {
 }
 
 // Two machines as far as the network goes: each has an address of its own.
-class Machines : public testing::Test {
+class Machines : public ::testing::Test {
  protected:
   void SetUp() override {
     const std::string setup =

@@ -22,10 +22,15 @@ ENVIRONMENT = {
 }
 
 
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return str(listener.getsockname()[1])
+HELD = []  # bound to the end, so that the system gives the ports to nobody
+
+
+def held_port():
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(("127.0.0.1", 0))
+    HELD.append(held)
+    return str(held.getsockname()[1])
 
 
 def mpirun_of(name):
@@ -106,10 +111,10 @@ class Launchers(unittest.TestCase):
         if not mpiexec:
             self.skipTest("MPICH is not installed (Debian: mpich)")
         self.check("mpich", [mpiexec, "-n", "2", "-genv", "MASTER_PORT",
-                             free_port()], "MPICH")
+                             held_port()], "MPICH")
 
     def test_two_launchers_of_one_job(self):
-        port = free_port()
+        port = held_port()
         nodes = [self.start(f"node_{rank}", [
             TESSERA, "run", "-n", "1", "--nnodes", "2", "--node-rank", str(rank),
             "--master-addr", "127.0.0.1", "--master-port", port, "--"])
@@ -120,7 +125,7 @@ class Launchers(unittest.TestCase):
         self.assertEqual(losses, self.expected)
 
     def test_a_restart_after_a_crash_meets_at_the_launchers_store(self):
-        port = free_port()
+        port = held_port()
         crash_once = (
             'if [ "$TORCHELASTIC_RESTART_COUNT$RANK" = 01 ]; then exit 3; fi; '
             'exec "$@"')
