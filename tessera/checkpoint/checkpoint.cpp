@@ -32,7 +32,7 @@ void save(const std::string& path, const State& state,
 namespace {
 
 // Times that a save may end between the first rank and the last.
-constexpr int kMostTries = 8;
+constexpr int kMostPlans = 8;
 
 // One part of the state, and where the load puts its tensors.
 struct Target {
@@ -235,7 +235,7 @@ KeyReport load(const std::string& path, const State& state,
     });
     // A save may have ended when some ranks had opened the one before.
     if (std::ranges::count(saves, saves[0]) == std::ssize(saves)) break;
-    require<CheckpointError>(tries < kMostTries, [&] {
+    require<CheckpointError>(tries < kMostPlans, [&] {
       return str(what, ": the ranks opened different saves, ", tries,
                  " times. Give all ranks the same path, and no other job one "
                  "to save to.");

@@ -106,7 +106,9 @@ void Work::Impl::wait(std::optional<milliseconds> timeout) {
     world_->raise(sequence_, reason_of(error));
   }
   world_->log.finish(sequence_);
-  for (const at::Tensor& output : outputs_) note_write_below_gate(output);
+  for (const at::Tensor& output : std::exchange(outputs_, {})) {
+    note_write_below_gate(output);
+  }
 }
 
 // Without a time-out of its own, a collective has that of its backend; a
