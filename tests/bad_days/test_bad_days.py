@@ -18,6 +18,9 @@ import unittest
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+from held_port import held_port  # noqa: E402
+
 TESSERA, FAULT_RANK = (os.path.abspath(sys.argv.pop(1)) for _ in range(2))
 TIMEOUT_S = 3  # of collectives, where a test waits for it
 GRACE_S = 5    # that a hang may take longer
@@ -178,11 +181,7 @@ class Peers(Case):
         self.in_time(start)
 
     def test_a_rank_that_never_comes_is_named(self):
-        held = socket.socket()  # so that nobody else is given the port
-        self.addCleanup(held.close)
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        held.bind(("127.0.0.1", 0))
-        port = str(held.getsockname()[1])
+        port = str(held_port())
         start = time.monotonic()
         self.fails(71, "rank 1", RANK="0", WORLD_SIZE="2",
                    MASTER_ADDR="127.0.0.1", MASTER_PORT=port)

@@ -6,12 +6,15 @@ TESSERA_PYTHON names the Python that has torch; it runs this file as a peer.
 """
 
 import os
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 import unittest
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+from held_port import held_port  # noqa: E402
 
 WORKER = sys.argv[1]
 WORLD_SIZE = 3
@@ -22,17 +25,6 @@ def clean_environment(**more):
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
     kept = {k: v for k, v in os.environ.items() if k not in names}
     return kept | {"OMP_NUM_THREADS": "1"} | more
-
-
-HELD = []  # bound to the end, so that the system gives the ports to nobody
-
-
-def held_port():
-    held = socket.socket()
-    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    held.bind(("127.0.0.1", 0))
-    HELD.append(held)
-    return held.getsockname()[1]
 
 
 def start(command, environment):

@@ -8,6 +8,10 @@ import subprocess
 import sys
 import threading
 import unittest
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+from held_port import held_port  # noqa: E402
 
 TESSERA = sys.argv[1]
 DEADLINE = 100  # seconds, for a busy machine
@@ -68,11 +72,7 @@ class Doctor(unittest.TestCase):
         self.assertEqual(checks["sharded step"]["status"], "ok")
 
     def test_says_when_ranks_were_found_by_different_launchers(self):
-        held = socket.socket()  # so that nobody else is given the port
-        self.addCleanup(held.close)
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        held.bind(("127.0.0.1", 0))
-        port = str(held.getsockname()[1])
+        port = str(held_port())
         common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
         own = {"RANK": "0", "WORLD_SIZE": "2"}
         mpi = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2",

@@ -6,11 +6,13 @@ import json
 import os
 import pathlib
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
 import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+from held_port import held_port  # noqa: E402
 
 TESSERA, TRAIN_TEXT = sys.argv.pop(1), sys.argv.pop(1)
 DEADLINE_S = 120
@@ -20,17 +22,6 @@ ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
 }
-
-
-HELD = []  # bound to the end, so that the system gives the ports to nobody
-
-
-def held_port():
-    held = socket.socket()
-    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    held.bind(("127.0.0.1", 0))
-    HELD.append(held)
-    return str(held.getsockname()[1])
 
 
 def mpirun_of(name):
@@ -111,10 +102,10 @@ class Launchers(unittest.TestCase):
         if not mpiexec:
             self.skipTest("MPICH is not installed (Debian: mpich)")
         self.check("mpich", [mpiexec, "-n", "2", "-genv", "MASTER_PORT",
-                             held_port()], "MPICH")
+                             str(held_port())], "MPICH")
 
     def test_two_launchers_of_one_job(self):
-        port = held_port()
+        port = str(held_port())
         nodes = [self.start(f"node_{rank}", [
             TESSERA, "run", "-n", "1", "--nnodes", "2", "--node-rank", str(rank),
             "--master-addr", "127.0.0.1", "--master-port", port, "--"])
@@ -125,7 +116,7 @@ class Launchers(unittest.TestCase):
         self.assertEqual(losses, self.expected)
 
     def test_a_restart_after_a_crash_meets_at_the_launchers_store(self):
-        port = held_port()
+        port = str(held_port())
         crash_once = (
             'if [ "$TORCHELASTIC_RESTART_COUNT$RANK" = 01 ]; then exit 3; fi; '
             'exec "$@"')
