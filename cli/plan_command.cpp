@@ -99,13 +99,18 @@ struct PlanFlags {
       {"--recompute",
        "model.recompute",
        "none",
-       {"block", "but_attention", "none", "selective"},
+       {"block", "but_attention", "none", "offload", "selective"},
        "As model.recompute of a config"},
       {"--selective-last",
        "model.selective_last",
        "0",
        {},
        "As model.selective_last of a config"},
+      {"--offload-blocks",
+       "model.offload_blocks",
+       "0",
+       {},
+       "As model.offload_blocks of a config"},
       {"--dropout", "model.dropout", "0", {}, "As model.dropout of a config"}};
   std::string device = "cuda";
   bool json = false;

@@ -30,14 +30,35 @@ void apply_preset(Options& options, int64_t seq) {
   const auto kernels = options.model.kernels;
   const auto recompute = options.model.recompute;
   const auto selective_last = options.model.selective_last;
+  const auto offload_blocks = options.model.offload_blocks;
   const auto& preset = tessera::train::model_preset(options.preset);
   options.model = preset.model;
   options.model.kernels = kernels;
   options.model.recompute = recompute;
   options.model.selective_last = selective_last;
+  options.model.offload_blocks = offload_blocks;
   options.batch = options.batch > 0 ? options.batch : preset.batch;
   options.model.seq = seq > 0 ? seq : options.model.seq;
   validate(options.model);
+}
+
+void add_recompute_options(CLI::App& app, Options& options) {
+  app.add_option("--recompute", options.model.recompute,
+                 "in backward: none, selective, offload, but_attention or "
+                 "block")
+      ->transform(
+          CLI::CheckedTransformer(std::map<std::string, RecomputePolicy>{
+              {"none", RecomputePolicy::none},
+              {"selective", RecomputePolicy::selective},
+              {"offload", RecomputePolicy::offload},
+              {"but_attention", RecomputePolicy::but_attention},
+              {"block", RecomputePolicy::block}}));
+  app.add_option("--selective-last", options.model.selective_last,
+                 "blocks at the end that recompute selectively")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--offload-blocks", options.model.offload_blocks,
+                 "others that keep their activations in host memory")
+      ->check(CLI::NonNegativeNumber);
 }
 
 void add_sharding_options(CLI::App& app, Options& options) {
@@ -123,17 +144,7 @@ std::optional<Options> parse_options(int argc, char** argv) {
                  "of norms, positions, SwiGLU and loss: plain or fused")
       ->transform(CLI::CheckedTransformer(std::map<std::string, ModelKernels>{
           {"plain", ModelKernels::plain}, {"fused", ModelKernels::fused}}));
-  app.add_option("--recompute", options.model.recompute,
-                 "in backward: none, selective, but_attention or block")
-      ->transform(
-          CLI::CheckedTransformer(std::map<std::string, RecomputePolicy>{
-              {"none", RecomputePolicy::none},
-              {"selective", RecomputePolicy::selective},
-              {"but_attention", RecomputePolicy::but_attention},
-              {"block", RecomputePolicy::block}}));
-  app.add_option("--selective-last", options.model.selective_last,
-                 "blocks at the end that recompute selectively")
-      ->check(CLI::NonNegativeNumber);
+  add_recompute_options(app, options);
   add_sharding_options(app, options);
   app.add_flag("--same-start", options.same_start,
                "the weights that the peer has with its --same-start");

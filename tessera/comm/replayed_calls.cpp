@@ -7,8 +7,20 @@
 #include <algorithm>
 
 #include "tessera/comm/below_autograd.h"
+#include "tessera/device/stream.h"
 
 namespace tessera {
+
+namespace {
+
+/// Later work of `stream` comes behind what `earlier` has now.
+void wait(const c10::Stream& stream, const c10::Stream& earlier) {
+  StreamEvent now;
+  now.record(earlier);
+  now.block(stream);
+}
+
+}  // namespace
 
 void ReplayedCalls::prepare(c10::Device device) {
   const std::lock_guard lock(mutex_);
@@ -18,6 +30,7 @@ void ReplayedCalls::prepare(c10::Device device) {
   num_calls_.clear();
   if (numbers_.defined()) return;
   const BelowAutograd below_autograd;
+  notes_ = make_stream(device, StreamPriority::normal);
   const auto on_device = at::TensorOptions(at::kLong).device(device);
   numbers_ = at::arange(kMostCalls + 1, on_device);
   zeros_ = at::zeros({kMostLanes}, on_device);
@@ -34,6 +47,8 @@ void ReplayedCalls::begin() {
 
 void ReplayedCalls::end() {
   const BelowAutograd below_autograd;
+  // It is part of the capture once something was noted.
+  if (!calls_.empty()) wait(current_stream(notes_->device()), *notes_);
   replays_.add_(1);
   seen_.narrow(0, kMostLanes, 1).copy_(replays_, /*non_blocking=*/true);
 }
@@ -56,6 +71,8 @@ void ReplayedCalls::note(const CollectiveEntry& entry) {
   if (lane >= kMostLanes || number > kMostCalls) return;
   calls_.push_back({entry, lane, number});
   const BelowAutograd below_autograd;
+  wait(*notes_, current_stream(notes_->device()));
+  const StreamScope scope(*notes_);
   seen_.narrow(0, static_cast<int64_t>(lane), 1)
       .copy_(numbers_.narrow(0, number, 1), /*non_blocking=*/true);
 }

@@ -7,12 +7,17 @@
 //   capture   | gather u1 | 1 -> gather lane | gather u2 | 2 -> gather lane |
 //   ... hung      a gather lane that says 1: the device waits in "gather u2"
 //
+// These copies go on a stream of their own, one after the other: the engine
+// that copies to the host may be busy for milliseconds (module/host_offload.h),
+// and neither the lane nor the compute waits for them.
+//
 // Inside comm, but for tessera/graph. Thread-safe: the watchdog looks while the
 // training thread replays.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
+#include <c10/core/Stream.h>
 
 #include <atomic>
 #include <chrono>
@@ -75,6 +80,7 @@ class ReplayedCalls {
   at::Tensor zeros_;                // one for each lane
   at::Tensor replays_;              // through so far
   at::Tensor seen_;  // [kMostLanes + 1], pinned: by lane, then the replays
+  std::optional<c10::Stream> notes_;  // the stream of these copies
   int64_t launched_ = 0;
   std::vector<int64_t> last_read_;
   Clock::time_point changed_;

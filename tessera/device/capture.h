@@ -3,10 +3,19 @@
 
 #include <c10/core/Device.h>
 
+#include <cstdint>
+#include <optional>
+
 namespace tessera {
+
+/// Which graph what this thread asks of `device` now goes into: another number
+/// for each; empty where it goes into none.
+[[nodiscard]] std::optional<uint64_t> capture_id(c10::Device device);
 
 /// Whether what this thread asks of `device` now goes into a graph. Then
 /// nothing may wait for the device, and no value on it can be read.
-[[nodiscard]] bool capturing(c10::Device device);
+[[nodiscard]] inline bool capturing(c10::Device device) {
+  return capture_id(device).has_value();
+}
 
 }  // namespace tessera

@@ -5,12 +5,14 @@
 
 namespace tessera {
 
-bool capturing(c10::Device device) {
-  if (!device.is_cuda()) return false;
+std::optional<uint64_t> capture_id(c10::Device device) {
+  if (!device.is_cuda()) return std::nullopt;
   cudaStreamCaptureStatus status{cudaStreamCaptureStatusNone};
-  C10_CUDA_CHECK(cudaStreamIsCapturing(
-      c10::cuda::getCurrentCUDAStream(device.index()), &status));
-  return status != cudaStreamCaptureStatusNone;
+  unsigned long long id = 0;  // NOLINT(google-runtime-int): CUDA's type
+  C10_CUDA_CHECK(cudaStreamGetCaptureInfo(
+      c10::cuda::getCurrentCUDAStream(device.index()).stream(), &status, &id));
+  if (status == cudaStreamCaptureStatusNone) return std::nullopt;
+  return id;
 }
 
 }  // namespace tessera

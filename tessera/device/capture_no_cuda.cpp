@@ -2,6 +2,8 @@
 
 namespace tessera {
 
-bool capturing(c10::Device /*device*/) { return false; }
+std::optional<uint64_t> capture_id(c10::Device /*device*/) {
+  return std::nullopt;
+}
 
 }  // namespace tessera

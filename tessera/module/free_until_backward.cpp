@@ -6,19 +6,11 @@
 #include <utility>
 
 #include "tessera/base/error.h"
+#include "tessera/module/storage_memory.h"
 
 namespace tessera {
 
 namespace {
-
-/// The memory of `storage`, which lives as long as either: a graph may have
-/// saved the new value.
-c10::DataPtr shared(const c10::Storage& storage) {
-  auto* owner = new c10::Storage(storage);
-  return {storage.mutable_data(), owner,
-          [](void* context) { delete static_cast<c10::Storage*>(context); },
-          storage.device()};
-}
 
 /// A storage without memory, and how to get it back. Lives in the users' hooks;
 /// once it is filled it holds nothing, or all that `again` reads would live
@@ -27,7 +19,7 @@ class Freed {
  public:
   Freed(c10::Storage storage, std::function<at::Tensor()> again)
       : storage_(std::move(storage)), again_(std::move(again)) {
-    storage_.set_data_ptr(c10::DataPtr(nullptr, storage_.device()));
+    internal::take_memory(storage_);
   }
 
   void fill() {
@@ -45,7 +37,7 @@ class Freed {
                      c10::toString(value.scalar_type()), ", ",
                      value.storage().nbytes(), " bytes).");
         });
-    filled.set_data_ptr(shared(value.storage()));
+    internal::give_memory(filled, value.storage());
   }
 
  private:
@@ -58,14 +50,7 @@ class Freed {
 void free_until_backward(const at::Tensor& value,
                          const std::vector<at::Tensor>& users,
                          std::function<at::Tensor()> again) {
-  require<InvalidArgument>(
-      value.is_contiguous() && value.storage_offset() == 0 &&
-          value.storage().nbytes() == value.nbytes(),
-      [&] {
-        return str("free_until_backward: a value of ", value.sizes(),
-                   " with strides ", value.strides(),
-                   " is not the whole of its storage, in order.");
-      });
+  internal::require_whole_storage(value, "free_until_backward");
   std::shared_ptr<Freed> freed;
   for (const at::Tensor& user : users) {
     if (!user.requires_grad()) continue;

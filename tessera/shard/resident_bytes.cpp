@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "tessera/module/offload_timeline.h"
 #include "tessera/shard/check_step_memory.h"
 #include "tessera/shard/gather_timeline.h"
 
@@ -57,7 +58,9 @@ class Step {
       }
       bring(visit.unit, Pass::forward);
       add(visit.kept_bytes);
+      add(-offloads_.keep(visit.offloaded_bytes));
     }
+    add(-offloads_.end_forward());
     spike(plan_.loss.peak_bytes);
     add(plan_.loss.kept_bytes);
   }
@@ -65,7 +68,7 @@ class Step {
   void backward() {
     add(-plan_.loss.kept_bytes);
     spike(plan_.loss.peak_bytes);
-    add(plan_.loss.left_bytes);
+    add(plan_.loss.left_bytes + offloads_.begin_backward());
     for (size_t i = plan_.visits.size(); i-- > 0;) {
       const UnitVisit& visit = plan_.visits[i];
       for (size_t other = 0; other < states_.size(); ++other) {
@@ -74,7 +77,7 @@ class Step {
       if (visit.backward_reads == BackwardReads::parameters) {
         bring(visit.unit, Pass::backward);
       }
-      add(visit.again_bytes);
+      add(offloads_.need(visit.offloaded_bytes) + visit.again_bytes);
       take_gradients(visit);
       add(-visit.again_bytes - visit.kept_bytes);
       if (i + 1 == plan_.visits.size()) add(-plan_.loss.left_bytes);
@@ -241,6 +244,7 @@ class Step {
   GatherTimeline& gathers_;
   std::vector<State> states_;
   std::vector<size_t> order_;
+  OffloadTimeline offloads_;
   bool others_may_go_on_ = false;  // as in ShardContext
   int64_t between_steps_ = 0;
   int64_t parts_ = 0;

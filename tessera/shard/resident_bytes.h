@@ -56,6 +56,7 @@ struct UnitVisit {
   int64_t waiting_bytes = 0;
   int64_t kept_bytes = 0;   // activations from forward to backward
   int64_t again_bytes = 0;  // ... that backward makes, and frees with them
+  int64_t offloaded_bytes = 0;  // of what is kept: on the host in between
 };
 
 /// What the loss adds after the last visit.

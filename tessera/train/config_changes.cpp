@@ -13,9 +13,9 @@ namespace {
 
 constexpr std::array<std::string_view, 5> kNotCompared = {
     "data.", "output.", "checkpoint.", "distributed.", "model.preset"};
-constexpr std::array<std::string_view, 5> kFreeOfModel = {
-    "model.init_std", "model.dropout", "model.kernels", "model.recompute",
-    "model.selective_last"};
+constexpr std::array<std::string_view, 6> kFreeOfModel = {
+    "model.init_std",  "model.dropout",        "model.kernels",
+    "model.recompute", "model.selective_last", "model.offload_blocks"};
 
 struct TomlText {
   std::string operator()(const ConfigArray&) const { return "[...]"; }

@@ -15,7 +15,11 @@ LlamaImpl::LlamaImpl(const ModelConfig& c)
       lm_head_(nullptr),
       dropout_(c.dropout) {
   for (int64_t i = 0; i < c.layers; ++i) {
-    layers_->push_back(LlamaBlock(c, recompute_of(c, i)));
+    const RecomputePolicy recompute = recompute_of(c, i);
+    if (recompute == RecomputePolicy::offload && !offload_) {
+      offload_ = std::make_shared<HostOffload>();
+    }
+    layers_->push_back(LlamaBlock(c, recompute, offload_));
   }
   norm_ = register_module("norm", RMSNorm(c));
   if (!c.tied) lm_head_ = register_module("lm_head", linear(c.dim, c.vocab));
@@ -38,7 +42,9 @@ at::Tensor LlamaImpl::hidden(const at::Tensor& tokens, KeyValueCache* cache) {
     LayerCache* layer_cache = cache != nullptr ? &cache->layer(i) : nullptr;
     stream = layers_[i]->as<LlamaBlock>()->forward(stream, rotary, layer_cache);
   }
-  return norm_(stream).norm;
+  const at::Tensor hidden = norm_(stream).norm;
+  if (offload_ && cache == nullptr) offload_->end_forward(hidden);
+  return hidden;
 }
 
 const at::Tensor& LlamaImpl::head() const {

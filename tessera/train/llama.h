@@ -15,6 +15,10 @@
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 
+#include <memory>
+#include <vector>
+
+#include "tessera/module/host_offload.h"
 #include "tessera/train/functions.h"
 #include "tessera/train/language_model.h"
 #include "tessera/train/llama_block.h"
@@ -37,6 +41,7 @@ class LlamaImpl : public LanguageModel {
   [[nodiscard]] const at::Tensor& head() const;
 
   ModelKernels kernels_;
+  std::shared_ptr<HostOffload> offload_;  // null: no block needs it
   torch::nn::Embedding embed_tokens_;
   torch::nn::ModuleList layers_;
   RMSNorm norm_;

@@ -31,9 +31,11 @@ bool is_autocast(const Tensor& x) {
 
 }  // namespace
 
-LlamaBlockImpl::LlamaBlockImpl(const ModelConfig& c, RecomputePolicy recompute)
+LlamaBlockImpl::LlamaBlockImpl(const ModelConfig& c, RecomputePolicy recompute,
+                               std::shared_ptr<HostOffload> offload)
     : kernels_(c.kernels),
       recompute_(recompute),
+      offload_(std::move(offload)),
       heads_(c.heads),
       kv_heads_(c.kv_heads),
       dropout_(c.dropout),
@@ -75,9 +77,14 @@ Tensor LlamaBlockImpl::project(const Tensor& x,
   return project(x, std::vector<torch::nn::Linear>{layer})[0];
 }
 
+bool LlamaBlockImpl::lightens() const {
+  return recompute_ == RecomputePolicy::selective ||
+         recompute_ == RecomputePolicy::offload;
+}
+
 void LlamaBlockImpl::drop_norm(const RMSNorm& norm_of, const SumAndNorm& x,
                                const std::vector<Tensor>& users) const {
-  if (recompute_ != RecomputePolicy::selective) return;
+  if (!lightens()) return;
   free_until_backward(x.norm, users,
                       [norm_of, sum = x.sum] { return norm_of->norm(sum); });
 }
@@ -134,20 +141,38 @@ Stream LlamaBlockImpl::forward(const Stream& stream, const Rotary& rotary,
 Stream LlamaBlockImpl::keeping(const Stream& stream, const Rotary& rotary,
                                LayerCache* cache) {
   const auto x = input_layernorm_(stream);
-  if (recompute_ == RecomputePolicy::selective && cache == nullptr &&
-      takes_second_half(x.sum)) {
-    return behind_attention(x.sum, attend(attention_inputs(x, rotary), nullptr),
-                            SecondHalfKeeps::sum_gate_and_up);
+  auto kept = attention_inputs(x, rotary);
+  const Tensor mixed = attend(kept, cache);
+  if (recompute_ != RecomputePolicy::offload) kept.clear();
+  if (lightens() && cache == nullptr && takes_second_half(x.sum)) {
+    const SumAndBranch out =
+        behind_attention(x.sum, mixed, SecondHalfKeeps::sum_gate_and_up);
+    kept.insert(kept.end(), out.kept.begin(), out.kept.end());
+    return keeping_on_host(std::move(kept), out.sum, out.branch, cache);
   }
-  const Widened w = widen(x.sum, attend(attention_inputs(x, rotary), cache));
+  const Widened w = widen(x.sum, mixed);
   const Tensor out = project(w.inner, down_proj_);
-  if (recompute_ == RecomputePolicy::selective) {
+  kept.insert(kept.end(), {w.gate, w.up});
+  const Stream result =
+      keeping_on_host(std::move(kept), w.sum, added(out), cache);
+  // Behind it: SwiGLU needs gate and up back.
+  if (lightens()) {
     free_until_backward(w.inner, {out},
                         [kernels = kernels_, gate = w.gate, up = w.up] {
                           return multiplied(kernels, gate, up);
                         });
   }
-  return {w.sum, added(out)};
+  return result;
+}
+
+Stream LlamaBlockImpl::keeping_on_host(std::vector<Tensor> kept,
+                                       const Tensor& sum, const Tensor& branch,
+                                       const LayerCache* cache) const {
+  if (recompute_ == RecomputePolicy::offload && cache == nullptr) {
+    kept.push_back(sum);
+    offload_->keep(kept, {sum, branch});
+  }
+  return {sum, branch};
 }
 
 Stream LlamaBlockImpl::recomputing(const Tensor& x, const Rotary& rotary) {
@@ -199,9 +224,9 @@ Stream LlamaBlockImpl::freeing_but_attention(const Stream& stream,
   }
   free_until_backward(x.norm, projected,
                       [again, i = qkv.size()] { return again(i); });
-  return takes_second_half(x.sum)
-             ? behind_attention(x.sum, mixed, SecondHalfKeeps::nothing)
-             : widening_again(x.sum, mixed);
+  if (!takes_second_half(x.sum)) return widening_again(x.sum, mixed);
+  const auto out = behind_attention(x.sum, mixed, SecondHalfKeeps::nothing);
+  return {out.sum, out.branch};
 }
 
 // Dropout, autocast and weights of several dtypes are for operators of their
@@ -222,13 +247,11 @@ SecondHalfWeights LlamaBlockImpl::second_half_weights() const {
           gate_proj_->weight, up_proj_->weight, down_proj_->weight};
 }
 
-Stream LlamaBlockImpl::behind_attention(const Tensor& residual,
-                                        const Tensor& mixed,
-                                        SecondHalfKeeps keeps) const {
-  const auto [sum, branch] =
-      second_half(residual, mixed, second_half_weights(),
-                  post_attention_layernorm_->eps(), keeps);
-  return {sum, branch};
+SumAndBranch LlamaBlockImpl::behind_attention(const Tensor& residual,
+                                              const Tensor& mixed,
+                                              SecondHalfKeeps keeps) const {
+  return second_half(residual, mixed, second_half_weights(),
+                     post_attention_layernorm_->eps(), keeps);
 }
 
 Stream LlamaBlockImpl::widening_again(const Tensor& residual,

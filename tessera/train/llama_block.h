@@ -11,7 +11,8 @@
 //        branch: what the next norm adds to the sum <-----------------+
 //
 // What backward computes again, by RecomputePolicy: `selective` the norms'
-// outputs and `inner`; `block` all from x to `inner` in one region;
+// outputs and `inner`; `offload` these, and q, k, v, the sum, gate and up are
+// in host memory meanwhile; `block` all from x to `inner` in one region;
 // `but_attention` the same in two, before and after attention. The last product
 // is in none: it reads `inner`, which comes back when backward begins with it.
 // With fused kernels what comes after attention is one function where it is
@@ -20,9 +21,11 @@
 
 #include <torch/nn/modules/linear.h>
 
+#include <memory>
 #include <vector>
 
 #include "tessera/kernels/rms_norm.h"
+#include "tessera/module/host_offload.h"
 #include "tessera/module/recompute.h"
 #include "tessera/train/functions.h"
 #include "tessera/train/language_model.h"
@@ -34,7 +37,9 @@ namespace tessera::train {
 
 class LlamaBlockImpl : public torch::nn::Module {
  public:
-  LlamaBlockImpl(const ModelConfig& config, RecomputePolicy recompute);
+  /// offload: of the model, for RecomputePolicy::offload; else null.
+  LlamaBlockImpl(const ModelConfig& config, RecomputePolicy recompute,
+                 std::shared_ptr<HostOffload> offload);
   /// cache: null where nothing is remembered.
   [[nodiscard]] Stream forward(const Stream& stream, const Rotary& rotary,
                                LayerCache* cache = nullptr);
@@ -72,9 +77,17 @@ class LlamaBlockImpl : public torch::nn::Module {
   /// Whether what comes behind attention can be one function.
   [[nodiscard]] bool takes_second_half(const at::Tensor& residual) const;
   [[nodiscard]] SecondHalfWeights second_half_weights() const;
-  [[nodiscard]] Stream behind_attention(const at::Tensor& residual,
-                                        const at::Tensor& mixed,
-                                        SecondHalfKeeps keeps) const;
+  [[nodiscard]] SumAndBranch behind_attention(const at::Tensor& residual,
+                                              const at::Tensor& mixed,
+                                              SecondHalfKeeps keeps) const;
+  /// {sum, branch}, and in training `kept` on the host where the policy says
+  /// so.
+  [[nodiscard]] Stream keeping_on_host(std::vector<at::Tensor> kept,
+                                       const at::Tensor& sum,
+                                       const at::Tensor& branch,
+                                       const LayerCache* cache) const;
+  /// Whether norms and SwiGLU are computed again one by one.
+  [[nodiscard]] bool lightens() const;
   /// Behind attention, in a region.
   [[nodiscard]] Stream widening_again(const at::Tensor& residual,
                                       const at::Tensor& mixed);
@@ -89,6 +102,7 @@ class LlamaBlockImpl : public torch::nn::Module {
 
   ModelKernels kernels_;
   RecomputePolicy recompute_;
+  std::shared_ptr<HostOffload> offload_;
   int64_t heads_, kv_heads_;
   double dropout_;
   RMSNorm input_layernorm_, post_attention_layernorm_;

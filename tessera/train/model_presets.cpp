@@ -123,8 +123,8 @@ std::string_view name_of(Architecture architecture) {
 }
 
 bool is_heavier_than_selective(RecomputePolicy policy) {
-  return policy == RecomputePolicy::but_attention ||
-         policy == RecomputePolicy::block;
+  return policy != RecomputePolicy::none &&
+         policy != RecomputePolicy::selective;
 }
 
 void require_selective_last(const ModelConfig& m) {
@@ -135,9 +135,30 @@ void require_selective_last(const ModelConfig& m) {
       [&] {
         return str("model.selective_last is ", m.selective_last,
                    "; give 0 to model.layers (", m.layers,
-                   "), and model.recompute = \"but_attention\" or \"block\" "
-                   "for the blocks before.");
+                   "), and model.recompute = \"but_attention\", \"block\" or "
+                   "\"offload\" for the blocks before.");
       });
+}
+
+void require_offload_blocks(const ModelConfig& m) {
+  const int64_t others = m.layers - m.selective_last;
+  require<InvalidArgument>(
+      m.offload_blocks >= 0 && m.offload_blocks <= others, [&] {
+        return str("model.offload_blocks is ", m.offload_blocks, "; give 0 to ",
+                   others, ", the blocks that model.selective_last leaves.");
+      });
+}
+
+/// The first eighth is spared: what comes back for them would meet nearly all
+/// gradients. The last one of each stretch is taken, so the last of all.
+bool is_offloaded(const ModelConfig& m, int64_t block) {
+  const int64_t others = m.layers - m.selective_last;
+  const int64_t first = std::min(m.layers / 8, others - m.offload_blocks);
+  if (block < first || block >= others) return false;
+  const auto before = [&](int64_t end) {
+    return (end - first) * m.offload_blocks / (others - first);
+  };
+  return before(block + 1) > before(block);
 }
 
 void validate(const ModelConfig& m) {
@@ -155,16 +176,19 @@ void validate(const ModelConfig& m) {
   });
   require_divides("heads", m.heads, "dim", m.dim);
   require_selective_last(m);
+  require_offload_blocks(m);
   if (m.architecture == Architecture::gpt2) {
     require<InvalidArgument>(m.kv_heads == m.heads, [&] {
       return str("model.kv_heads is ", m.kv_heads, " and model.heads is ",
                  m.heads, "; a GPT-2 model has as many of both.");
     });
-    require<InvalidArgument>(m.recompute == RecomputePolicy::none, [] {
-      return str(
-          "model.recompute is for Llama-type models: a GPT-2 model keeps all "
-          "activations; give \"none\".");
-    });
+    require<InvalidArgument>(
+        m.recompute == RecomputePolicy::none && m.offload_blocks == 0, [] {
+          return str(
+              "model.recompute and model.offload_blocks are for Llama-type "
+              "models: a GPT-2 model keeps all activations; give \"none\" and "
+              "0.");
+        });
     return;
   }
   require_positive("rope_base", m.rope_base);
@@ -176,8 +200,8 @@ void validate(const ModelConfig& m) {
 }
 
 RecomputePolicy recompute_of(const ModelConfig& m, int64_t block) {
-  return block >= m.layers - m.selective_last ? RecomputePolicy::selective
-                                              : m.recompute;
+  if (block >= m.layers - m.selective_last) return RecomputePolicy::selective;
+  return is_offloaded(m, block) ? RecomputePolicy::offload : m.recompute;
 }
 
 int64_t num_parameters(const ModelConfig& m) {

@@ -27,6 +27,7 @@ enum class ModelKernels { plain, fused };
 enum class RecomputePolicy {
   none,
   selective,      // outputs of norms and SwiGLU: little time
+  offload,        // as selective, and the rest of these in host memory
   but_attention,  // all but a block's input and its attention's output
   block           // all but a block's input
 };
@@ -49,6 +50,8 @@ struct ModelConfig {
   // The last blocks, whose backward comes first, when few gradients take memory
   // yet: selective instead of what `recompute` says.
   int64_t selective_last = 0;
+  // So many of the others, spread over them: offload.
+  int64_t offload_blocks = 0;
   // In training, of the embedding and of what each half of a block adds.
   double dropout = 0;
 
@@ -73,7 +76,8 @@ struct ModelPreset {
 /// Errors: InvalidArgument for a size below 1, heads that do not divide dim,
 /// kv_heads that do not divide heads (GPT-2: that are not heads), heads of odd
 /// width (Llama), norm_eps or rope_base that is not above 0, dropout outside
-/// [0, 1); a selective_last above layers, or without a heavier policy.
+/// [0, 1); a selective_last above layers, or without a heavier policy; more
+/// offload_blocks than it leaves.
 void validate(const ModelConfig& model);
 
 /// Of the block with this index.

@@ -87,6 +87,7 @@ StepMemory with_activations(StepMemory step, const std::vector<UnitPlan>& units,
       const BlockBytes own = block_bytes(o.model, forward_shape(o), block++);
       visit.kept_bytes = own.kept;
       visit.again_bytes = own.again;
+      visit.offloaded_bytes = own.offloaded;
     } else if (visit.unit == 0) {
       visit.kept_bytes = bytes.norm;
     }
@@ -163,6 +164,8 @@ MemoryPlan plan_memory(const std::vector<UnitPlan>& units, const StepPlan& plan,
   }
   m.windows = num_links(o) * kPeerWindowBytes;
   m.peak = whole.peak() + m.tables + m.copies + m.windows;
+  m.host_activations = host_bytes(o.model, forward_shape(o));
+  if (o.kernels == Kernels::cpu) m.peak += m.host_activations;
   return m;
 }
 

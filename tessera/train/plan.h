@@ -64,6 +64,9 @@ struct MemoryPlan {
   int64_t peak = 0;
   // Offloaded: parameters, gradients and optimizer, which are not in the peak.
   int64_t host = 0;
+  // Activations between forward and backward, pinned for good. Of a CPU, whose
+  // memory this is as well, in the peak.
+  int64_t host_activations = 0;
   // On a GPU, outside of LibTorch's allocator and not in the peak: the CUDA
   // context and the buffers of NCCL. An estimate: docs/plan.md.
   int64_t outside = 0;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "tessera/module/offload_timeline.h"
+
 namespace tessera::train {
 namespace {
 
@@ -109,6 +111,17 @@ BlockBytes selective_bytes(const ModelConfig& m, const ForwardShape& s) {
           .again = product};
 }
 
+/// As above, with q, k, v, the sum behind attention, gate and up on the host.
+BlockBytes offload_bytes(const ModelConfig& m, const ForwardShape& s) {
+  BlockBytes bytes = selective_bytes(m, s);
+  for (const int64_t width : {m.dim, m.dim, kv_dim_of(m), kv_dim_of(m), m.ffn, m.ffn}) {
+    const int64_t value = s.tokens() * width * s.compute_bytes;
+    bytes.offloaded += value;
+    bytes.on_host += offload_host_bytes(value);
+  }
+  return bytes;
+}
+
 /// Of a block in regions. Its last dropout is behind them.
 BlockBytes region_bytes(const ModelConfig& m, const ForwardShape& s,
                         int64_t attention) {
@@ -188,6 +201,8 @@ BlockBytes block_bytes(const ModelConfig& m, const ForwardShape& s,
       break;
     case RecomputePolicy::selective:
       return selective_bytes(m, s);
+    case RecomputePolicy::offload:
+      return offload_bytes(m, s);
     case RecomputePolicy::but_attention: {
       BlockBytes bytes = region_bytes(m, s, attention);
       // The first norm is no part of a region, and keeps its deviation.
@@ -203,7 +218,16 @@ BlockBytes block_bytes(const ModelConfig& m, const ForwardShape& s,
 int64_t activation_bytes(const ModelConfig& m, const ForwardShape& s) {
   const ActivationBytes bytes = activations_of(m, s);
   int64_t sum = bytes.embedding + bytes.norm + bytes.head;
-  for (int64_t i = 0; i < m.layers; ++i) sum += block_bytes(m, s, i).kept;
+  for (int64_t i = 0; i < m.layers; ++i) {
+    const BlockBytes block = block_bytes(m, s, i);
+    sum += block.kept - block.offloaded;
+  }
+  return sum;
+}
+
+int64_t host_bytes(const ModelConfig& m, const ForwardShape& s) {
+  int64_t sum = 0;
+  for (int64_t i = 0; i < m.layers; ++i) sum += block_bytes(m, s, i).on_host;
   return sum;
 }
 

@@ -48,14 +48,20 @@ struct BlockBytes {
   int64_t kept = 0;
   // What its backward makes again, and frees when it is through.
   int64_t again = 0;
+  // Of what is kept: in host memory in between, and what it takes there.
+  int64_t offloaded = 0;
+  int64_t on_host = 0;
 };
 /// The block with this index.
 [[nodiscard]] BlockBytes block_bytes(const ModelConfig& model,
                                      const ForwardShape& shape, int64_t index);
 
-/// ... of the whole model up to the logits, without them.
+/// ... of the whole model up to the logits, without them and what is offloaded.
 [[nodiscard]] int64_t activation_bytes(const ModelConfig& model,
                                        const ForwardShape& shape);
+/// What the host has of all blocks.
+[[nodiscard]] int64_t host_bytes(const ModelConfig& model,
+                                 const ForwardShape& shape);
 
 struct LogitsBytes {
   int64_t kept = 0;  // from forward to backward

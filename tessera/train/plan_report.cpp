@@ -42,6 +42,8 @@ constexpr std::array kMemoryRows = {
     MemoryRow{"peak", "peak", &MemoryPlan::peak},
     MemoryRow{"host", "of these in host memory, not in the peak",
               &MemoryPlan::host},
+    MemoryRow{"host_activations", "activations in host memory meanwhile",
+              &MemoryPlan::host_activations},
 };
 
 std::string padded(const std::string& text, size_t width) {
@@ -78,7 +80,8 @@ bool is_there(const MemoryRow& row, const MemoryPlan& memory) {
   const bool only_of_some =
       row.bytes == &MemoryPlan::parts || row.bytes == &MemoryPlan::copies ||
       row.bytes == &MemoryPlan::travelling ||
-      row.bytes == &MemoryPlan::windows || row.bytes == &MemoryPlan::host;
+      row.bytes == &MemoryPlan::windows || row.bytes == &MemoryPlan::host ||
+      row.bytes == &MemoryPlan::host_activations;
   return !only_of_some || memory.*row.bytes > 0;
 }
 

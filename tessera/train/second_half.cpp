@@ -22,7 +22,7 @@ using torch::autograd::variable_list;
 
 /// Of `apply`; gradients come in this order.
 enum Input : uint8_t { kResidual, kMixed, kOutput, kNorm, kGate, kUp, kDown };
-constexpr size_t kInputs = 10;  // with those that have no gradient
+constexpr size_t kInputs = 11;  // with those that have no gradient
 
 /// The sum of the residual stream, row by row, and its norm.
 struct Normed {
@@ -90,7 +90,8 @@ struct SecondHalf : torch::autograd::Function<SecondHalf> {
                                const Tensor& mixed, const Tensor& output,
                                const Tensor& norm, const Tensor& gate,
                                const Tensor& up, const Tensor& down, double eps,
-                               SecondHalfKeeps keeps, bool records_graph) {
+                               SecondHalfKeeps keeps, variable_list* kept,
+                               bool records_graph) {
     const internal::ForwardScope scope(records_graph);
     const SecondHalfWeights weights{output, norm, gate, up, down};
     const Values values = widen(
@@ -103,6 +104,7 @@ struct SecondHalf : torch::autograd::Function<SecondHalf> {
       saved[kResidual].reset();
       // The result itself, so that a change of it in place is noticed.
       saved.insert(saved.end(), {sum, values.x.rstd, values.gate, values.up});
+      *kept = {values.gate, values.up};
     }
     context->save_for_backward(saved);
     context->saved_data["eps"] = eps;
@@ -178,10 +180,11 @@ struct SecondHalf : torch::autograd::Function<SecondHalf> {
 SumAndBranch second_half(const Tensor& residual, const Tensor& mixed,
                          const SecondHalfWeights& weights, double eps,
                          SecondHalfKeeps keeps) {
+  variable_list kept;
   const auto both = SecondHalf::apply(
       residual, mixed, weights.output, weights.norm, weights.gate, weights.up,
-      weights.down, eps, keeps, internal::records_graph());
-  return {both[0], both[1]};
+      weights.down, eps, keeps, &kept, internal::records_graph());
+  return {both[0], both[1], std::move(kept)};
 }
 
 }  // namespace tessera::train

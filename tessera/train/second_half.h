@@ -13,6 +13,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <vector>
 
 namespace tessera::train {
 
@@ -32,6 +33,8 @@ struct SecondHalfWeights {
 struct SumAndBranch {
   at::Tensor sum;     // the residual stream
   at::Tensor branch;  // still to be added to it
+  // What sum_gate_and_up keeps beside `sum`, to be offloaded.
+  std::vector<at::Tensor> kept;
 };
 
 /// residual: [..., D]; mixed: [..., D'], what attention made of the heads. All

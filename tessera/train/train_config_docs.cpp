@@ -36,9 +36,11 @@ constexpr std::array kDocs = {
            "of norms, positions, SwiGLU and loss: plain (LibTorch's) or fused"},
     KeyDoc{"model.recompute",
            "in backward, to save memory: none, selective (norms and SwiGLU), "
-           "but_attention or block"},
+           "offload (these, the rest to the host), but_attention or block"},
     KeyDoc{"model.selective_last",
            "so many of the last blocks are recomputed selectively"},
+    KeyDoc{"model.offload_blocks",
+           "so many of the others, spread, keep activations in host memory"},
     KeyDoc{"model.dropout", "share of activations that training sets to zero"},
     KeyDoc{"model.init_std", "deviation of the first weights"},
     KeyDoc{"train.steps", "updates of the weights"},
@@ -113,9 +115,10 @@ constexpr std::array kDocs = {
     KeyDoc{"distributed.timeout_seconds",
            "a collective that takes longer ends the job; 0: 600 on NCCL, 1800 "
            "on Gloo"},
-    KeyDoc{"distributed.transport",
-           "of gathers and reduce-scatters between the GPUs of a machine: nccl, "
-           "copy_engines, or auto: what TESSERA_TRANSPORT says, else nccl"},
+    KeyDoc{
+        "distributed.transport",
+        "of gathers and reduce-scatters between the GPUs of a machine: nccl, "
+        "copy_engines, or auto: what TESSERA_TRANSPORT says, else nccl"},
 };
 
 std::string_view doc_of(std::string_view key) {

@@ -36,9 +36,9 @@ struct SmallLlama : Model {
 };
 
 inline NamedModel small_llama(ModelKernels kernels, RecomputePolicy recompute) {
-  const char* const policies[] = {"", ", selective recompute",
-                                  ", recompute of all but attention",
-                                  ", recompute of blocks"};
+  const char* const policies[] = {
+      "", ", selective recompute", ", activations on the host",
+      ", recompute of all but attention", ", recompute of blocks"};
   return {tessera::str(kernels == ModelKernels::fused ? "fused" : "plain",
                        " llama", policies[static_cast<int>(recompute)]),
           [=] { return std::make_shared<SmallLlama>(kernels, recompute); }};

@@ -100,7 +100,8 @@ std::vector<Comparison> llamas(c10::Device device) {
     }
     for (const auto recompute :
          {RecomputePolicy::none, RecomputePolicy::selective,
-          RecomputePolicy::but_attention, RecomputePolicy::block}) {
+          RecomputePolicy::offload, RecomputePolicy::but_attention,
+          RecomputePolicy::block}) {
       all.push_back({.sharded = llama(kernels, recompute), .alone = plain});
       all.back().sharded.reshard = tessera::Reshard::always;
     }

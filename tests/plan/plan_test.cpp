@@ -210,39 +210,6 @@ TEST(Plan, ThePeakIsAtLeastThatOfEachMoment) {
                         m.gradients + m.reducing);
 }
 
-TEST(Plan, RecomputeAndFusedKernelsKeepLess) {
-  ModelConfig model = model_preset("1b").model;
-  const auto planned = [&](ModelKernels kernels, RecomputePolicy recompute) {
-    model.kernels = kernels;
-    model.recompute = recompute;
-    return plan_training({.model = model,
-                          .ranks = 8,
-                          .shard = {.param_dtype = Precision::bfloat16}})
-        .memory;
-  };
-  using enum RecomputePolicy;
-  const MemoryPlan plain = planned(ModelKernels::plain, none);
-  const MemoryPlan fused = planned(ModelKernels::fused, none);
-  const MemoryPlan fused_selective = planned(ModelKernels::fused, selective);
-  const MemoryPlan fused_block = planned(ModelKernels::fused, block);
-  EXPECT_LT(fused.activations, plain.activations);
-  EXPECT_LT(fused.logits, plain.logits);
-  EXPECT_LT(fused_selective.activations, fused.activations);
-  EXPECT_LT(fused_block.activations, fused_selective.activations / 4);
-  EXPECT_LT(fused_block.peak, fused.peak);
-  // One block is there whole while its backward runs.
-  EXPECT_GT(fused_block.peak, fused.peak - fused.activations);
-}
-
-TEST(Plan, DropoutKeepsAByteForEachElementOnAGpu) {
-  ModelConfig model = model_preset("124m").model;
-  const ForwardShape shape{.batch = 2, .seq = 512, .compute_bytes = 2};
-  const int64_t without = activation_bytes(model, shape);
-  model.dropout = 0.1;
-  EXPECT_EQ(activation_bytes(model, shape) - without,
-            2 * 512 * model.dim * (1 + 2 * model.layers));
-}
-
 TEST(Plan, BackwardOnACpuKeepsTheBuffersOfAllReductions) {
   PlanOptions options{
       .model = model_preset("tiny").model, .ranks = 4, .kernels = Kernels::cpu};

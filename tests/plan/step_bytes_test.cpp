@@ -127,8 +127,9 @@ void expect_planned(const MeasuredSetup& setup) {
                     .compute_bytes = bytes_of(setup.how.param_dtype),
                     .kernels = Kernels::cpu});
   EXPECT_EQ(measured.model, planned.parameters + planned.tables);
-  // The first gather makes the copies.
-  expect_bytes(measured.optimizer, planned.optimizer + planned.copies,
+  // The first gather makes the copies, the first forward what the host keeps.
+  expect_bytes(measured.optimizer,
+               planned.optimizer + planned.copies + planned.host_activations,
                "optimizer and copies");
   expect_bytes(measured.gradients, planned.gradients, "gradients");
   EXPECT_EQ(measured.gathered, planned.gathered);
@@ -191,7 +192,8 @@ TEST(StepBytes, OfKernelsRecomputeAndDropoutAreThoseOfThePlan) {
   for (const auto kernels : {ModelKernels::plain, ModelKernels::fused}) {
     for (const auto recompute :
          {RecomputePolicy::none, RecomputePolicy::selective,
-          RecomputePolicy::but_attention, RecomputePolicy::block}) {
+          RecomputePolicy::offload, RecomputePolicy::but_attention,
+          RecomputePolicy::block}) {
       for (const double dropout : {0.0, 0.2}) {
         model.kernels = kernels;
         model.recompute = recompute;

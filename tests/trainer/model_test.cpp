@@ -7,8 +7,10 @@
 #include <cmath>
 #include <mutex>
 #include <string>
+#include <tuple>
 #include <vector>
 
+#include "tessera/base/error.h"
 #include "tessera/comm/world.h"
 #include "tessera/shard/find_units.h"
 #include "tessera/shard/full_parameters.h"
@@ -136,13 +138,15 @@ TEST(Models, FirstWeightsHaveTheDeviationsAskedFor) {
 /// Loss and gradients of one forward on a sharded Llama, over two ranks.
 std::vector<at::Tensor> loss_and_gradients(ModelKernels kernels,
                                            RecomputePolicy recompute,
-                                           int64_t selective_last = 0) {
+                                           int64_t selective_last = 0,
+                                           int64_t offload_blocks = 0) {
   std::vector<at::Tensor> results;
   run_ranks(2, [&](const World& world) {
     auto config = kSmallModels[0];
     config.kernels = kernels;
     config.recompute = recompute;
     config.selective_last = selective_last;
+    config.offload_blocks = offload_blocks;
     auto model = test::sharded(config, init_device_mesh(world));
     auto batch = test::random_batch(config, 2, world.rank());
     batch.target[0][3] = kNoTarget;
@@ -174,10 +178,17 @@ TEST(Llama, HasTheSameBitsUnderAnyRecomputePolicy) {
   for (const auto kernels : {ModelKernels::plain, ModelKernels::fused}) {
     const auto want = loss_and_gradients(kernels, RecomputePolicy::none);
     using enum RecomputePolicy;
-    for (const auto& [policy, selective_last] :
-         std::vector<std::pair<RecomputePolicy, int64_t>>{
-             {selective, 0}, {but_attention, 0}, {block, 0}, {block, 1}}) {
-      const auto got = loss_and_gradients(kernels, policy, selective_last);
+    for (const auto& [policy, selective_last, offload_blocks] :
+         std::vector<std::tuple<RecomputePolicy, int64_t, int64_t>>{
+             {selective, 0, 0},
+             {but_attention, 0, 0},
+             {block, 0, 0},
+             {block, 1, 0},
+             {offload, 0, 0},
+             {none, 0, 1},
+             {block, 1, 1}}) {
+      const auto got =
+          loss_and_gradients(kernels, policy, selective_last, offload_blocks);
       ASSERT_EQ(got.size(), want.size());
       // Three gradients of a block's input: LibTorch's norm on a CPU has two,
       // and a region of its own adds these up first.
@@ -189,6 +200,49 @@ TEST(Llama, HasTheSameBitsUnderAnyRecomputePolicy) {
       }
     }
   }
+}
+
+std::string policies_of(int64_t layers, int64_t selective_last,
+                        int64_t offload_blocks) {
+  const ModelConfig config{.layers = layers,
+                           .recompute = RecomputePolicy::block,
+                           .selective_last = selective_last,
+                           .offload_blocks = offload_blocks};
+  validate(config);
+  std::string policies;
+  for (int64_t i = 0; i < layers; ++i) {
+    switch (recompute_of(config, i)) {
+      case RecomputePolicy::offload:
+        policies += 'o';
+        break;
+      case RecomputePolicy::selective:
+        policies += 's';
+        break;
+      default:
+        policies += '.';
+    }
+  }
+  return policies;
+}
+
+TEST(RecomputeOf, OffloadedBlocksAreSpreadOverTheOthers) {
+  EXPECT_EQ(policies_of(4, 0, 0), "....");
+  EXPECT_EQ(policies_of(4, 0, 2), ".o.o");
+  EXPECT_EQ(policies_of(4, 0, 4), "oooo");
+  EXPECT_EQ(policies_of(4, 1, 1), "..os");
+  EXPECT_EQ(policies_of(16, 2, 4), "....o..o..o..oss");
+  EXPECT_EQ(policies_of(28, 5, 10), "....o.o.o.o.o.o.o.o.o.osssss");
+  for (int64_t layers = 1; layers < 20; ++layers) {
+    for (int64_t last = 0; last <= layers; ++last) {
+      for (int64_t blocks = 0; blocks <= layers - last; ++blocks) {
+        const std::string got = policies_of(layers, last, blocks);
+        EXPECT_EQ(std::ranges::count(got, 'o'), blocks) << got;
+        EXPECT_EQ(std::ranges::count(got, 's'), last) << got;
+      }
+    }
+  }
+  EXPECT_THROW(policies_of(4, 1, 4), InvalidArgument);
+  EXPECT_THROW(policies_of(4, 0, -1), InvalidArgument);
 }
 
 TEST(Models, HaveOneUnitForEmbeddingsEachBlockHeadAndRoot) {

@@ -23,9 +23,8 @@ SecondHalfWeights weights_of(const Tensors& in) {
 
 Function half_that(SecondHalfKeeps keeps) {
   return [keeps](const Tensors& in) {
-    const auto [sum, branch] =
-        second_half(in[0], in[1], weights_of(in), kEps, keeps);
-    return Tensors{sum, branch};
+    const auto half = second_half(in[0], in[1], weights_of(in), kEps, keeps);
+    return Tensors{half.sum, half.branch};
   };
 }
 

@@ -38,6 +38,21 @@ std::vector<Case> with_norms_in_backward() {
        .load_before = 5}};
 }
 
+std::vector<Case> with_activations_on_the_host() {
+  using train::ModelKernels;
+  using train::RecomputePolicy;
+  return {{.name = "activations on the host, fused kernels, bf16, prefetch 1",
+           .recompute = RecomputePolicy::offload,
+           .kernels = ModelKernels::fused,
+           .bfloat16 = true,
+           .prefetch = 1},
+          {.name = "activations on the host, dropout, accumulation of 3",
+           .micro_batches = 3,
+           .dropout = 0.2,
+           .recompute = RecomputePolicy::offload,
+           .evaluate_every = 2}};
+}
+
 }  // namespace
 
 std::vector<Case> cases() {
@@ -81,7 +96,8 @@ std::vector<Case> cases() {
       {.name = "evaluation, prefetch 1", .prefetch = 1, .evaluate_every = 2},
       {.name = "a load between replays", .load_before = 5},
   };
-  for (const auto& more : {with_gather_copies(), with_norms_in_backward()}) {
+  for (const auto& more : {with_gather_copies(), with_norms_in_backward(),
+                           with_activations_on_the_host()}) {
     all.insert(all.end(), more.begin(), more.end());
   }
   return all;

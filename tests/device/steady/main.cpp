@@ -78,6 +78,8 @@ std::vector<Case> cases() {
       {.name = "accumulation of 3", .micro_batches = 3},
       {.name = "recompute of blocks", .recompute = RecomputePolicy::block},
       {.name = "selective recompute", .recompute = RecomputePolicy::selective},
+      {.name = "activations on the host",
+       .recompute = RecomputePolicy::offload},
       {.name = "2 replicas", .replicated = true},
       {.name = "2 replicas, accumulation of 3",
        .micro_batches = 3,

@@ -1,0 +1,287 @@
+// Values on the host between forward and backward: the numbers of a backward
+// without, no memory meanwhile, back one ahead.
+#include "tessera/module/host_offload.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tessera/base/error.h"
+#include "tessera/module/offload_timeline.h"
+#include "tessera/module/recompute.h"
+
+namespace tessera {
+namespace {
+
+using torch::Tensor;
+
+/// Layers of a product and a sine, which keeps the product.
+struct Chain {
+  std::vector<Tensor> weights;
+  std::vector<Tensor> kept;
+
+  explicit Chain(int layers, int64_t width = 4) {
+    torch::manual_seed(1);
+    for (int i = 0; i < layers; ++i) {
+      weights.push_back(torch::randn({width, width}).requires_grad_());
+    }
+  }
+
+  Tensor forward(const Tensor& x, HostOffload* offload) {
+    kept.clear();
+    Tensor value = x;
+    for (const Tensor& weight : weights) {
+      const Tensor inner = torch::mm(value, weight);
+      const Tensor result = inner.sin();  // keeps `inner`
+      kept.push_back(inner.detach());
+      if (offload != nullptr) offload->keep({inner}, {result});
+      value = result;
+    }
+    if (offload != nullptr) offload->end_forward(value);
+    return value;
+  }
+
+  /// Of the weights, which have none afterwards.
+  std::vector<Tensor> take_gradients() {
+    std::vector<Tensor> gradients;
+    for (const Tensor& weight : weights) {
+      gradients.push_back(weight.grad().clone());
+      weight.mutable_grad().reset();
+    }
+    return gradients;
+  }
+
+  [[nodiscard]] std::string places() const {
+    std::string text;
+    for (const Tensor& value : kept) {
+      text += value.storage().data() == nullptr ? 'h' : 'd';
+    }
+    return text;
+  }
+};
+
+Tensor input(int64_t rows = 3) {
+  torch::manual_seed(2);
+  return torch::randn({rows, 4});
+}
+
+void expect_equal(const std::vector<Tensor>& got,
+                  const std::vector<Tensor>& want) {
+  ASSERT_EQ(got.size(), want.size());
+  for (size_t i = 0; i < got.size(); ++i) {
+    EXPECT_TRUE(got[i].equal(want[i])) << i;
+  }
+}
+
+std::vector<Tensor> gradients(Chain& chain, const Tensor& x,
+                              HostOffload* offload) {
+  chain.forward(x, offload).sum().backward();
+  return chain.take_gradients();
+}
+
+TEST(HostOffload, GivesTheBitsOfABackwardWithout) {
+  for (const int layers : {1, 2, 3, 4, 7}) {
+    Chain chain(layers);
+    const auto want = gradients(chain, input(), nullptr);
+    HostOffload offload;
+    for (int step = 0; step < 3; ++step) {
+      expect_equal(gradients(chain, input(), &offload), want);
+    }
+  }
+}
+
+TEST(HostOffload, ValuesHaveMemoryWhenTheirGradientHasCome) {
+  Chain chain(5);
+  HostOffload offload;
+  Tensor value = input();
+  std::vector<std::string> places;
+  for (const Tensor& weight : chain.weights) {
+    const Tensor inner = torch::mm(value, weight);
+    value = inner.sin();
+    chain.kept.push_back(inner.detach());
+    offload.keep({inner}, {value});
+    value.register_hook(
+        [&](const Tensor&) { places.push_back(chain.places()); });
+  }
+  offload.end_forward(value);
+  EXPECT_EQ(chain.places(), "hhhhh");
+  value.sum().backward();
+  // What comes one ahead has memory of its own until it is needed.
+  EXPECT_EQ(places, (std::vector<std::string>{"hhhhd", "hhhdd", "hhddd",
+                                              "hdddd", "ddddd"}));
+}
+
+TEST(HostOffload, SomeHaveMemoryWhileTheyAreCopied) {
+  Chain chain(6);
+  HostOffload offload;
+  Tensor value = input();
+  std::vector<std::string> places;
+  for (const Tensor& weight : chain.weights) {
+    const Tensor inner = torch::mm(value, weight);
+    value = inner.sin();
+    chain.kept.push_back(inner.detach());
+    offload.keep({inner}, {value});
+    places.push_back(chain.places());
+  }
+  EXPECT_EQ(places, (std::vector<std::string>{"d", "dd", "ddd", "hddd", "hhddd",
+                                              "hhhddd"}));
+  // What was not settled needs no copy back.
+  value.sum().backward();
+  EXPECT_EQ(chain.places(), "dddddd");
+}
+
+TEST(HostOffload, HostMemoryIsUsedAgain) {
+  Chain chain(3);
+  HostOffload offload;
+  EXPECT_EQ(offload.host_bytes(), 0);
+  (void)gradients(chain, input(), &offload);
+  const int64_t bytes = offload.host_bytes();
+  EXPECT_EQ(bytes, 3 * 512) << "a part is aligned to that";
+  for (int step = 0; step < 3; ++step) {
+    (void)gradients(chain, input(), &offload);
+    // A forward without backward gives its memory back as well.
+    (void)chain.forward(input(), &offload);
+  }
+  EXPECT_EQ(offload.host_bytes(), bytes);
+}
+
+TEST(HostOffload, MemoryOfLongerValuesReplacesThatOfShorterOnes) {
+  Chain chain(3);
+  HostOffload offload;
+  (void)gradients(chain, input(3), &offload);
+  const auto want = gradients(chain, input(100), nullptr);
+  expect_equal(gradients(chain, input(100), &offload), want);
+  const int64_t bytes = offload.host_bytes();
+  EXPECT_EQ(bytes, 3 * 2048) << "100 rows of 16 bytes, aligned";
+  (void)gradients(chain, input(3), &offload);
+  EXPECT_EQ(offload.host_bytes(), bytes) << "they fit there";
+}
+
+TEST(HostOffload, SeveralForwardsMayComeBeforeABackward) {
+  Chain chain(3);
+  HostOffload offload;
+  std::vector<Tensor> want;
+  for (const int64_t rows : {3, 5}) {
+    (void)chain.forward(input(rows), nullptr).sum().backward();
+  }
+  want = chain.take_gradients();
+  const Tensor first = chain.forward(input(3), &offload);
+  const Tensor second = chain.forward(input(5), &offload);
+  first.sum().backward();
+  second.sum().backward();
+  expect_equal(chain.take_gradients(), want);
+  // In one backward, and in the other order.
+  const Tensor third = chain.forward(input(3), &offload);
+  const Tensor fourth = chain.forward(input(5), &offload);
+  (fourth.sum() + third.sum()).backward();
+  const auto got = chain.take_gradients();
+  for (size_t i = 0; i < got.size(); ++i) {
+    EXPECT_TRUE(got[i].allclose(want[i])) << "added in another order";
+  }
+}
+
+TEST(HostOffload, AGraphThatIsKeptGoesTwice) {
+  Chain chain(4);
+  const auto want = gradients(chain, input(), nullptr);
+  HostOffload offload;
+  const Tensor loss = chain.forward(input(), &offload).sum();
+  loss.backward({}, /*keep_graph=*/true);
+  expect_equal(chain.take_gradients(), want);
+  loss.backward();
+  expect_equal(chain.take_gradients(), want);
+}
+
+TEST(HostOffload, AGraphMayOutliveIt) {
+  Chain chain(4);
+  const auto want = gradients(chain, input(), nullptr);
+  Tensor loss;
+  {
+    HostOffload offload;
+    loss = chain.forward(input(), &offload).sum();
+  }
+  loss.backward();
+  expect_equal(chain.take_gradients(), want);
+}
+
+TEST(HostOffload, CopiesNothingWithoutAGraph) {
+  Chain chain(5);
+  HostOffload offload;
+  const torch::NoGradGuard no_grad;
+  (void)chain.forward(input(), &offload);
+  EXPECT_EQ(offload.host_bytes(), 0);
+  EXPECT_EQ(chain.places(), "ddddd");
+}
+
+TEST(HostOffload, ARecomputedRegionIsNotCopiedInItsSecondRun) {
+  Chain chain(3);
+  const auto want = gradients(chain, input(), nullptr);
+  HostOffload offload;
+  const Tensor out = recompute(
+      [&](const Tensor& x) { return chain.forward(x, &offload); }, input());
+  out.sum().backward();
+  expect_equal(chain.take_gradients(), want);
+  EXPECT_EQ(offload.host_bytes(), 0);
+}
+
+TEST(HostOffload, ViewsOfOneStorageAreCopiedOnce) {
+  HostOffload offload;
+  const Tensor weight = torch::randn({4, 4}).requires_grad_();
+  const Tensor inner = torch::mm(input(128), weight);
+  const Tensor result = inner.sin();
+  offload.keep({inner, inner.view({-1})}, {result});
+  EXPECT_EQ(offload.host_bytes(), 128 * 4 * 4);
+}
+
+TEST(HostOffload, RefusesWhatIsNotTheWholeOfItsStorage) {
+  HostOffload offload;
+  const Tensor x = torch::randn({4, 4}).requires_grad_();
+  const Tensor y = x * 2;
+  EXPECT_THROW(offload.keep({y.t()}, {y}), InvalidArgument);
+  EXPECT_THROW(offload.keep({y[1]}, {y}), InvalidArgument);
+  EXPECT_THROW(offload.keep({Tensor()}, {y}), InvalidArgument);
+  EXPECT_NE(y.storage().data(), nullptr);
+}
+
+// What the plan counts is what happens.
+TEST(OffloadTimeline, CountsWhatHasMemory) {
+  for (int layers = 0; layers < 8; ++layers) {
+    Chain chain(layers);
+    HostOffload offload;
+    OffloadTimeline timeline;
+    Tensor value = input();
+    int64_t now = 0;
+    const auto expect_now = [&](const std::string& when) {
+      int64_t there = 0;
+      for (const Tensor& each : chain.kept) {
+        there += each.storage().data() == nullptr ? 0 : 48;
+      }
+      EXPECT_EQ(there, now) << when << ", layers: " << layers;
+    };
+    for (const Tensor& weight : chain.weights) {
+      const Tensor inner = torch::mm(value, weight);
+      value = inner.sin();
+      chain.kept.push_back(inner.detach());
+      offload.keep({inner}, {value});
+      now += 48 - timeline.keep(48);
+      expect_now("keep");
+      now -= timeline.keep(0);
+      expect_now("nothing is kept");
+    }
+    offload.end_forward(value);
+    now -= timeline.end_forward();
+    EXPECT_EQ(now, 0);
+    expect_now("end of forward");
+    now += timeline.begin_backward();
+    for (int i = 0; i < layers; ++i) {
+      EXPECT_EQ(timeline.need(0), 0);
+      now += timeline.need(48);
+    }
+    EXPECT_EQ(now, layers * 48) << "all came back";
+  }
+}
+
+}  // namespace
+}  // namespace tessera
