@@ -95,6 +95,8 @@ void add_sharding_options(CLI::App& app, Options& options) {
       ->transform(CLI::CheckedTransformer(std::map<std::string, Transport>{
           {"nccl", Transport::nccl},
           {"copy_engines", Transport::copy_engines}}));
+  app.add_flag("--tight", options.tight,
+               "backward has less of other units beside the one it is in");
   app.add_option("--prefetch", options.prefetch,
                  "units whose gathers are started ahead")
       ->check(CLI::NonNegativeNumber);

@@ -40,6 +40,7 @@ struct Options {
   Stepping stepping = Stepping::clipped;
   std::optional<tessera::Transport> transport;  // unset: the environment's
   std::optional<size_t> prefetch;  // units gathered ahead
+  bool tight = false;              // backward_overlap
   bool late_norm = false;          // taken when backward is over
   bool gather_copy = false;        // shards kept in the compute dtype, too
   bool same_start = false;         // weights by name, as the peer's

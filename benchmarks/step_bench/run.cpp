@@ -121,6 +121,7 @@ LanguageModelPtr sharded_model(const Options& options,
                        .axes = {"dp_replicate", "dp_shard"}});
   }
   how.prefetch = options.prefetch;
+  if (options.tight) how.backward_overlap = tessera::BackwardOverlap::tight;
   if (options.gather_copy) how.gather_copy = tessera::GatherCopy::kept;
   if (options.offload) how.offload_policy = tessera::CPUOffloadPolicy{};
   if (options.float8) how.gather_transform = tessera::float8_gather();
@@ -352,6 +353,7 @@ nlohmann::ordered_json Bench::report() const {
       {"float8", options_.float8},
       {"transport", name_of(mesh_.world().transport())},
       {"prefetch", nullptr},
+      {"tight", options_.tight},
       {"gather_copy", options_.gather_copy},
       {"norm_in_backward", takes_norm_in_backward(options_)},
       {"step_in_backward", options_.stepping == Stepping::in_backward}};

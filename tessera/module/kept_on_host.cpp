@@ -38,11 +38,9 @@ std::vector<c10::Storage> storages_of(const std::vector<at::Tensor>& values) {
 }  // namespace
 
 KeptOnHost::KeptOnHost(const std::vector<at::Tensor>& values,
-                       std::shared_ptr<HostSlots> slots,
-                       std::weak_ptr<KeptOnHost> before)
+                       std::shared_ptr<HostSlots> slots)
     : storages_(storages_of(values)),
       slots_(std::move(slots)),
-      before_(std::move(before)),
       device_(values.front().device()) {
   int64_t num_bytes = 0;
   for (const c10::Storage& storage : storages_) {
@@ -121,7 +119,6 @@ void KeptOnHost::fill() {
     give_memory(storages_[i], returning_[i].storage());
   }
   end();
-  if (const auto before = before_.lock()) before->start_return();
 }
 
 void KeptOnHost::end() {

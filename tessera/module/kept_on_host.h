@@ -15,11 +15,9 @@ namespace tessera::internal {
 
 class KeptOnHost {
  public:
-  /// Starts to copy them out. `before`: what was kept before, which starts to
-  /// come back when this is needed.
+  /// Starts to copy them out.
   KeptOnHost(const std::vector<at::Tensor>& values,
-             std::shared_ptr<HostSlots> slots,
-             std::weak_ptr<KeptOnHost> before);
+             std::shared_ptr<HostSlots> slots);
   ~KeptOnHost();
   KeptOnHost(const KeptOnHost&) = delete;
   KeptOnHost& operator=(const KeptOnHost&) = delete;
@@ -45,7 +43,6 @@ class KeptOnHost {
   std::vector<at::Tensor> returning_;  // memory of storages that come back
   std::vector<int64_t> offsets_;
   std::shared_ptr<HostSlots> slots_;
-  std::weak_ptr<KeptOnHost> before_;
   HostSlot slot_;
   c10::Device device_;
   StreamEvent copied_;

@@ -1,12 +1,14 @@
 // Which of a step's offloaded activations are on the device as it goes on: what
 // host_offload.h does, counted. Pure.
 //
-//   forward   keep 0   keep 1   keep 2   keep 3   keep 4   end_forward
-//   leaves                               0        1        2, 3, 4
-//   backward  begin    need 4   need 3   need 2   need 1   need 0
-//   comes     4        3        2        1        0
+//   a copy takes 2 parts of forward
+//   part       0      1      2      3      4      end of forward
+//   leaves                   0             1      2, 3, 4
+//   backward   4        3      2      1      0
+//   comes      4, 3, 2  1      0
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -19,40 +21,76 @@ namespace tessera {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-/// So many may be copying out at once, and have their memory until then.
-inline constexpr size_t kOffloadsUnderWay = 3;
+/// When copies to the host are through, in parts of the model that forward has
+/// left behind, each of which takes as long. A copy takes `parts_of_a_copy`
+/// of them, and they come one after the other.
+class CopySchedule {
+ public:
+  explicit CopySchedule(double parts_of_a_copy)
+      : parts_of_a_copy_(parts_of_a_copy) {}
+
+  /// Of a copy that starts behind so many parts.
+  double start(size_t parts) {
+    last_ = std::max(last_, static_cast<double>(parts)) + parts_of_a_copy_;
+    return last_;
+  }
+  /// Nothing is under way.
+  void restart() { last_ = 0; }
+
+ private:
+  double parts_of_a_copy_;
+  double last_ = 0;
+};
+
+/// So many parts of the model before the one that needs it in backward, what
+/// was kept starts to come back.
+inline constexpr size_t kOffloadPartsAhead = 2;
 
 /// All numbers are bytes.
 class OffloadTimeline {
  public:
-  /// Returns what leaves the device. 0: nothing is kept here.
-  int64_t keep(int64_t bytes) {
-    if (bytes > 0) kept_.push_back(bytes);
-    return settle(kOffloadsUnderWay);
-  }
-  int64_t end_forward() { return settle(0); }
+  explicit OffloadTimeline(double parts_of_a_copy)
+      : schedule_(parts_of_a_copy) {}
 
-  /// Returns what comes back.
-  int64_t begin_backward() { return kept_.empty() ? 0 : kept_.back(); }
-  /// Of `bytes` that were kept, the last that were not needed yet: what was
-  /// kept before them comes. 0: nothing was kept here.
-  int64_t need(int64_t bytes) {
-    if (bytes == 0) return 0;
-    kept_.pop_back();
-    return begin_backward();
+  /// Forward is through with a part that keeps so many, maybe none. Returns
+  /// what leaves the device.
+  int64_t keep(int64_t bytes) {
+    parts_.push_back(bytes);
+    ends_.push_back(bytes > 0 ? schedule_.start(parts_.size()) : 0);
+    return settle(
+        [&](double end) { return end <= static_cast<double>(parts_.size()); });
+  }
+  int64_t end_forward() {
+    return settle([](double /*end*/) { return true; });
+  }
+
+  /// What comes back when backward comes to this part.
+  [[nodiscard]] int64_t come_back(size_t part) const {
+    int64_t bytes = 0;
+    const bool is_last = part + 1 == parts_.size();
+    for (size_t i = 0; i <= part; ++i) {
+      const bool starts_here = i + kOffloadPartsAhead == part;
+      const bool is_near = i + kOffloadPartsAhead > part;
+      if (starts_here || (is_last && is_near)) bytes += parts_[i];
+    }
+    return bytes;
   }
 
  private:
-  int64_t settle(size_t most) {
+  template <class IsThrough>
+  int64_t settle(IsThrough is_through) {
     int64_t left = 0;
-    for (; kept_.size() - num_settled_ > most; ++num_settled_) {
-      left += kept_[num_settled_];
+    for (; num_settled_ < parts_.size() && is_through(ends_[num_settled_]);
+         ++num_settled_) {
+      left += parts_[num_settled_];
     }
     return left;
   }
 
-  std::vector<int64_t> kept_;
-  size_t num_settled_ = 0;  // the first ones
+  CopySchedule schedule_;
+  std::vector<int64_t> parts_;
+  std::vector<double> ends_;  // of their copies
+  size_t num_settled_ = 0;    // the first ones
 };
 
 }  // namespace tessera

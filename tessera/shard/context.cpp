@@ -18,6 +18,12 @@ bool contains(const List& list, const Value& value) {
   return std::find(list.begin(), list.end(), value) != list.end();
 }
 
+GatherAhead::Next next_in_backward(const Unit& unit) {
+  return unit.options().backward_overlap == BackwardOverlap::tight
+             ? GatherAhead::Next::late_at_the_end
+             : GatherAhead::Next::now;
+}
+
 // Gathers without any backward after which the ranks' hashes are compared.
 constexpr int64_t kGathersPerCheck = 256;
 
@@ -128,11 +134,13 @@ void ShardContext::touch_forward(Unit& unit, const OperatorUse& use) {
     }
   }
   if (stack_.empty() || stack_.back() != &unit) stack_.push_back(&unit);
-  gathers_.bring(unit,
-                 in_second_run() ? GatherAhead::Pass::backward
-                 : in_training() ? GatherAhead::Pass::forward
-                                 : GatherAhead::Pass::evaluation,
-                 use.name);
+  gathers_.bring(
+      unit,
+      in_second_run() ? GatherAhead::Pass::backward
+      : in_training() ? GatherAhead::Pass::forward
+                      : GatherAhead::Pass::evaluation,
+      use.name,
+      in_second_run() ? next_in_backward(unit) : GatherAhead::Next::now);
 }
 
 void ShardContext::leave_forward(Unit& unit) {
@@ -162,7 +170,10 @@ void ShardContext::touch_backward(Unit& unit, const OperatorUse& use) {
     unit.pass.released = false;
   }
   note_part(unit);
-  gathers_.bring(unit, GatherAhead::Pass::backward, use.name);
+  gathers_.bring(unit, GatherAhead::Pass::backward, use.name,
+                 next_in_backward(unit));
+  // Not what an operator calls inside.
+  if (running_ == 1) note_read(unit);
 }
 
 // Units that await no (more) gradient are freed when backward goes on to

@@ -66,6 +66,9 @@ class ShardContext : public std::enable_shared_from_this<ShardContext> {
   /// A gradient of any unit has come.
   void note_gradient();
   void issue_reductions();
+  /// Those behind the unit, of which backward has read most or all, unless they
+  /// started with it.
+  void start_next_gathers(Unit& unit);
   [[nodiscard]] bool backward_running() const { return backward_running_; }
 
  private:
@@ -74,6 +77,7 @@ class ShardContext : public std::enable_shared_from_this<ShardContext> {
   void touch_forward(Unit& unit, const OperatorUse& use);
   void touch_backward(Unit& unit, const OperatorUse& use);
   void check_before_backward(Unit& unit);
+  void note_read(Unit& unit);
   void release_others(Unit& unit, const OperatorUse& use);
   void issue_reductions(Issue which);
   void go_on_with_reductions();

@@ -1,6 +1,7 @@
 #include <torch/csrc/autograd/engine.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "tessera/shard/context.h"
 #include "tessera/shard/trace_range.h"
@@ -100,6 +101,29 @@ void ShardContext::issue_reductions(Issue which) {
 void ShardContext::go_on_with_reductions() {
   others_may_go_on_ = false;
   for (Unit* unit : units_) unit->go_on_with_reduce();
+}
+
+// The quarter of a block that is recomputed is all of its forward behind
+// attention, and the last fifth what comes behind attention's backward
+// (train/llama_block.h): its widest values and attention's workspace lie
+// between.
+void ShardContext::note_read(Unit& unit) {
+  if (unit.options().backward_overlap != BackwardOverlap::tight) return;
+  unit.reads.note();
+  if (!gathers_.backward_ends_soon()) return;
+  if (unit.reads.reaches(1, 4)) {
+    for (Unit* other : units_) other->free_reduce_inputs();
+  }
+  if (unit.reads.reaches(4, 5)) start_next_gathers(unit);
+}
+
+void ShardContext::start_next_gathers(Unit& unit) {
+  if (unit.options().backward_overlap != BackwardOverlap::tight ||
+      !gathers_.backward_ends_soon() ||
+      std::exchange(unit.pass.is_passed, true)) {
+    return;
+  }
+  gathers_.start_next(unit, GatherAhead::Pass::backward);
 }
 
 void ShardContext::note_gradient() {

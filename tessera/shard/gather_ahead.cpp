@@ -20,7 +20,15 @@ GatherOrder& GatherAhead::order_of(Pass pass) {
   return backward_;
 }
 
-void GatherAhead::bring(Unit& unit, Pass pass, std::string_view op) {
+namespace {
+
+std::string_view phase_of(GatherAhead::Pass pass) {
+  return pass == GatherAhead::Pass::backward ? "backward" : "forward";
+}
+
+}  // namespace
+
+void GatherAhead::bring(Unit& unit, Pass pass, std::string_view op, Next next) {
   const auto ahead = std::find(expected_.begin(), expected_.end(), &unit);
   const bool expected = ahead != expected_.end();
   if (!expected && unit.gathered() && !unit.stale() && !unit.gathering())
@@ -30,17 +38,20 @@ void GatherAhead::bring(Unit& unit, Pass pass, std::string_view op) {
     (*other)->reshard();
   }
   expected_.erase(expected_.begin(), expected ? ahead + 1 : ahead);
-  const std::string_view phase =
-      pass == Pass::backward ? "backward" : "forward";
-  unit.gather(phase, op);
+  unit.gather(phase_of(pass), op);
   GatherOrder& order = order_of(pass);
   const size_t index = index_of(unit);
   // Nothing else marks the end of a forward pass without backward.
   if (pass == Pass::evaluation && order.began_with(index)) order.end_pass();
   order.note(index);
+  const bool late = next == Next::late_at_the_end && order.ends_soon();
+  if (!late) start_next(unit, pass);
+}
+
+void GatherAhead::start_next(const Unit& unit, Pass pass) {
   for (Unit* next : next_after(unit, pass)) {
     if (next->gathered() || next->lanes()->size() == 1) continue;
-    next->start_gather(phase, "prefetch");
+    next->start_gather(phase_of(pass), "prefetch");
     expected_.push_back(next);
   }
 }

@@ -28,9 +28,20 @@ class GatherAhead {
   /// `units` is the tree's list and must outlive it.
   explicit GatherAhead(const std::vector<Unit*>& units) : units_(units) {}
 
-  /// Gathers what the operator `op` is about to read, and starts the gathers
-  /// that the pass will want next.
-  void bring(Unit& unit, Pass pass, std::string_view op);
+  /// When the gathers start that the pass will want next.
+  enum class Next {
+    now,
+    late_at_the_end  // in the last sixth of backward: with `start_next`
+  };
+
+  /// Gathers what the operator `op` is about to read.
+  void bring(Unit& unit, Pass pass, std::string_view op, Next next);
+  /// Whether backward is in the last sixth of its gathers.
+  [[nodiscard]] bool backward_ends_soon() const {
+    return backward_.ends_soon();
+  }
+  /// Starts the gathers of what comes behind `unit`, which was gathered last.
+  void start_next(const Unit& unit, Pass pass);
 
   /// Whether backward, which comes next, begins with this unit, that forward
   /// is through with; it then stays gathered.

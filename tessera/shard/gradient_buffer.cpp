@@ -58,6 +58,10 @@ bool GradientBuffer::by_reduce_scatter() const {
 
 void GradientBuffer::go_on(const CallLabel& label) {
   start_second_steps(label);
+  free_inputs();
+}
+
+void GradientBuffer::free_inputs() {
   for (GradientReduction& reduction : reductions_) reduction.free_input();
 }
 

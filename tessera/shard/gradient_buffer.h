@@ -35,6 +35,7 @@ class GradientBuffer {
   /// Takes sums started earlier further: starts their second step, over the
   /// replicas, and lets go of their inputs, so that one is in flight.
   void go_on(const CallLabel& label);
+  void free_inputs();
   /// Waits for all sums started, and adds them to the shards' gradients, for
   /// the parameters for which `had_gradient` says so.
   void finish(std::vector<bool> had_gradient, const CallLabel& label);

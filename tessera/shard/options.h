@@ -91,6 +91,18 @@ enum class GatherCopy { none, kept };
 /// keeps its part of its own values, so unequal starts would be mixed silently.
 enum class StartCheck { on, off };
 
+/// What backward has of other units while it is in one.
+enum class BackwardOverlap {
+  full,  // the next unit's gather starts with the first read of this one; whole
+         // gradients that are being summed stay until this one's are there
+  // In the last sixth of backward, where most gradients of shards are there and
+  // memory is at its peak: the gather starts with the last fifth of this unit's
+  // reads, and whole gradients go with the second quarter. Less memory by a
+  // unit's full parameters and gradients, for time where a gather or a sum
+  // takes longer than that part of a unit's compute. Sums only on a GPU.
+  tight
+};
+
 /// For tests: freed and fresh memory is filled with NaN.
 enum class Debug { none, poison_memory };
 
@@ -119,6 +131,7 @@ struct FullyShardOptions {
   // full parameters earlier. Unset: 1 on a GPU, where a gather then runs beside
   // the compute of the unit before; 0 on CPU, which does both.
   std::optional<size_t> prefetch = {};
+  BackwardOverlap backward_overlap = BackwardOverlap::full;
   Debug debug = Debug::none;
 };
 

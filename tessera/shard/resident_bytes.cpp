@@ -20,7 +20,10 @@ bool brings_gradient(const UnitVisit& visit) {
 class Step {
  public:
   Step(const StepMemory& plan, GatherTimeline& gathers)
-      : plan_(plan), gathers_(gathers), states_(plan.units.size()) {
+      : plan_(plan),
+        gathers_(gathers),
+        states_(plan.units.size()),
+        offloads_(plan.visits_of_a_copy) {
     if (on_device()) {
       now_ = plan_.optimizer_bytes;
       for (const UnitMemory& unit : plan_.units) now_ += shard_bytes(unit);
@@ -68,7 +71,7 @@ class Step {
   void backward() {
     add(-plan_.loss.kept_bytes);
     spike(plan_.loss.peak_bytes);
-    add(plan_.loss.left_bytes + offloads_.begin_backward());
+    add(plan_.loss.left_bytes);
     for (size_t i = plan_.visits.size(); i-- > 0;) {
       const UnitVisit& visit = plan_.visits[i];
       for (size_t other = 0; other < states_.size(); ++other) {
@@ -77,7 +80,7 @@ class Step {
       if (visit.backward_reads == BackwardReads::parameters) {
         bring(visit.unit, Pass::backward);
       }
-      add(offloads_.need(visit.offloaded_bytes) + visit.again_bytes);
+      add(offloads_.come_back(i) + visit.again_bytes);
       take_gradients(visit);
       add(-visit.again_bytes - visit.kept_bytes);
       if (i + 1 == plan_.visits.size()) add(-plan_.loss.left_bytes);

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "tessera/module/gated_storage.h"
+#include "tessera/shard/read_progress.h"
 #include "tessera/shard/backward_step.h"
 #include "tessera/shard/forward_clock.h"
 #include "tessera/shard/input_cast.h"
@@ -124,6 +125,8 @@ class Unit final : public StorageOwner,
   void start_reduce();
   /// Takes the sum further, and steps this unit if its optimizer may go early.
   void go_on_with_reduce();
+  /// Lets go of whole gradients, once the compute stream may.
+  void free_reduce_inputs();
   void finish_reduce(const std::vector<std::vector<bool>>& had_gradient);
   /// Behind `finish_reduce`, if its norms are wanted in backward.
   void keep_norms();
@@ -154,8 +157,10 @@ class Unit final : public StorageOwner,
     bool joined_late = false;  // took part first when backward had begun
     bool reduced = false;
     bool released = false;  // resharded since its last use in this backward
+    bool is_passed = false;  // gathers of what comes next were started
   };
   Pass pass;
+  ReadProgress reads;
   // Position in the order of first gathers ever, the same on all ranks.
   int64_t first_gather = -1;
   bool gradient_sync = true;

@@ -56,6 +56,8 @@ void Unit::on_gradient(size_t g, size_t i) {
     ++num_arrived_;
   }
   if (!complete()) return;
+  // Before its reduction, on all ranks.
+  context_->start_next_gathers(*this);
   release_on_completion();
   if (gradient_sync) context_->issue_reductions();
 }
@@ -106,6 +108,10 @@ void Unit::go_on_with_reduce() {
   step_early();
 }
 
+void Unit::free_reduce_inputs() {
+  for (const auto& group : groups_) group->gradients().free_inputs();
+}
+
 void Unit::finish_reduce(const std::vector<std::vector<bool>>& had_gradient) {
   for (size_t g = 0; g < groups_.size(); ++g) {
     groups_[g]->gradients().finish(had_gradient[g], label("backward", ""));
@@ -153,6 +159,7 @@ void Unit::step_at_end() {
 
 void Unit::end_pass() {
   step.end_pass(pass.reduced);
+  reads.end_pass();
   for (size_t g = 0; g < groups_.size(); ++g) {
     arrived_[g].assign(arrived_[g].size(), false);
     reduced_gradients_[g].assign(arrived_[g].size(), false);
@@ -174,6 +181,7 @@ void Unit::end_pass() {
 
 void Unit::abandon_pass() noexcept {
   step.abandon_pass();
+  reads.drop_pass();
   for (const auto& group : groups_) {
     group->gradients().abandon();
     // As on ranks whose pass went well.

@@ -17,7 +17,7 @@ LlamaImpl::LlamaImpl(const ModelConfig& c)
   for (int64_t i = 0; i < c.layers; ++i) {
     const RecomputePolicy recompute = recompute_of(c, i);
     if (recompute == RecomputePolicy::offload && !offload_) {
-      offload_ = std::make_shared<HostOffload>();
+      offload_ = std::make_shared<HostOffload>(blocks_of_a_copy(c));
     }
     layers_->push_back(LlamaBlock(c, recompute, offload_));
   }
@@ -41,6 +41,7 @@ at::Tensor LlamaImpl::hidden(const at::Tensor& tokens, KeyValueCache* cache) {
   for (size_t i = 0; i < layers_->size(); ++i) {
     LayerCache* layer_cache = cache != nullptr ? &cache->layer(i) : nullptr;
     stream = layers_[i]->as<LlamaBlock>()->forward(stream, rotary, layer_cache);
+    if (offload_ && cache == nullptr) offload_->end_part(stream.branch);
   }
   const at::Tensor hidden = norm_(stream).norm;
   if (offload_ && cache == nullptr) offload_->end_forward(hidden);

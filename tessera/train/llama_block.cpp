@@ -209,21 +209,21 @@ Stream LlamaBlockImpl::freeing_but_attention(const Stream& stream,
   const auto projected = project(x.norm, {q_proj_, k_proj_, v_proj_});
   const auto qkv = turned(projected, rotary);
   const Tensor mixed = attend(qkv, nullptr);
-  // Made again at once, and taken one by one: the norm last.
+  // Made again at once, and taken one by one.
   const auto again = [this, sum = x.sum, rotary,
                       made = std::make_shared<TensorVector>()](size_t i) {
     if (made->empty() || !made->at(i).defined()) {
-      const Tensor norm = input_layernorm_->norm(sum);
-      *made = turned(project(norm, {q_proj_, k_proj_, v_proj_}), rotary);
-      made->push_back(norm);
+      *made = attention_inputs({sum, input_layernorm_->norm(sum)}, rotary);
     }
     return std::exchange(made->at(i), Tensor());
   };
   for (size_t i = 0; i < qkv.size(); ++i) {
     free_until_backward(qkv[i], {mixed}, [again, i] { return again(i); });
   }
-  free_until_backward(x.norm, projected,
-                      [again, i = qkv.size()] { return again(i); });
+  // Once more behind attention, whose backward needs much memory.
+  free_until_backward(x.norm, projected, [this, sum = x.sum] {
+    return input_layernorm_->norm(sum);
+  });
   if (!takes_second_half(x.sum)) return widening_again(x.sum, mixed);
   const auto out = behind_attention(x.sum, mixed, SecondHalfKeeps::nothing);
   return {out.sum, out.branch};

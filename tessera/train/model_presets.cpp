@@ -149,14 +149,16 @@ void require_offload_blocks(const ModelConfig& m) {
       });
 }
 
-/// The first eighth is spared: what comes back for them would meet nearly all
-/// gradients. The last one of each stretch is taken, so the last of all.
+/// The first seventh is spared: what comes back for them would meet nearly all
+/// gradients. The first of each stretch is taken, so that the rest of forward
+/// is there for its copy.
 bool is_offloaded(const ModelConfig& m, int64_t block) {
   const int64_t others = m.layers - m.selective_last;
-  const int64_t first = std::min(m.layers / 8, others - m.offload_blocks);
+  const int64_t first = std::min(m.layers / 7, others - m.offload_blocks);
   if (block < first || block >= others) return false;
   const auto before = [&](int64_t end) {
-    return (end - first) * m.offload_blocks / (others - first);
+    const int64_t stretches = (end - first) * m.offload_blocks;
+    return (stretches + others - first - 1) / (others - first);
   };
   return before(block + 1) > before(block);
 }
@@ -202,6 +204,15 @@ void validate(const ModelConfig& m) {
 RecomputePolicy recompute_of(const ModelConfig& m, int64_t block) {
   if (block >= m.layers - m.selective_last) return RecomputePolicy::selective;
   return is_offloaded(m, block) ? RecomputePolicy::offload : m.recompute;
+}
+
+double blocks_of_a_copy(const ModelConfig& m) {
+  constexpr double kFlops = 600e12, kLink = 49e9;
+  const int64_t kv_dim = m.dim / m.heads * m.kv_heads;
+  const auto bytes = static_cast<double>(2 * 2 * (m.dim + kv_dim + m.ffn));
+  const auto flops =
+      static_cast<double>(2 * num_block_parameters(m) + 2 * m.dim * m.seq);
+  return bytes / kLink / (flops / kFlops);
 }
 
 int64_t num_parameters(const ModelConfig& m) {

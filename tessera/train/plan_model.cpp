@@ -114,7 +114,8 @@ BlockBytes selective_bytes(const ModelConfig& m, const ForwardShape& s) {
 /// As above, with q, k, v, the sum behind attention, gate and up on the host.
 BlockBytes offload_bytes(const ModelConfig& m, const ForwardShape& s) {
   BlockBytes bytes = selective_bytes(m, s);
-  for (const int64_t width : {m.dim, m.dim, kv_dim_of(m), kv_dim_of(m), m.ffn, m.ffn}) {
+  for (const int64_t width :
+       {m.dim, m.dim, kv_dim_of(m), kv_dim_of(m), m.ffn, m.ffn}) {
     const int64_t value = s.tokens() * width * s.compute_bytes;
     bytes.offloaded += value;
     bytes.on_host += offload_host_bytes(value);

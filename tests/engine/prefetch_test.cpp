@@ -10,11 +10,13 @@ namespace {
 
 class Prefetch : public DoubleByDefault {};
 
-Model sharded(const World& world, size_t prefetch) {
+Model sharded(const World& world, size_t prefetch,
+              BackwardOverlap overlap = BackwardOverlap::full) {
   Model model = build(make_net);
   const FullyShardOptions options{.mesh = init_device_mesh(world),
                                   .reshard_after_forward = Reshard::always,
                                   .prefetch = prefetch,
+                                  .backward_overlap = overlap,
                                   .debug = Debug::poison_memory};
   auto& net = as_net(*model);
   fully_shard(*net.a, options);
@@ -27,8 +29,9 @@ Model sharded(const World& world, size_t prefetch) {
 /// Four training steps with an evaluation between; all weights at the end, and
 /// how often each unit was gathered.
 std::pair<Tensors, std::vector<int64_t>> train(const World& world,
-                                               size_t prefetch) {
-  Model model = sharded(world, prefetch);
+                                               size_t prefetch,
+                                               BackwardOverlap overlap) {
+  Model model = sharded(world, prefetch, overlap);
   torch::optim::Adam optimizer(model->parameters(), 0.1);
   for (int step = 0; step < 4; ++step) {
     plain_loss(*model, {world.rank(), step, 1}).backward();
@@ -57,9 +60,16 @@ std::pair<Tensors, std::vector<int64_t>> train(const World& world,
 TEST_F(Prefetch, ChangesNoBitAndGathersTheLastUnitsOnce) {
   for (const int world_size : {2, 3}) {
     on_ranks(world_size, [&](const World& world) {
-      const auto [plain, plain_gathers] = train(world, 0);
-      for (const size_t prefetch : {1, 2, 9}) {
-        const auto [weights, gathers] = train(world, prefetch);
+      using enum BackwardOverlap;
+      const auto [plain, plain_gathers] = train(world, 0, full);
+      for (const auto& [prefetch, overlap] :
+           std::vector<std::pair<size_t, BackwardOverlap>>{{1, full},
+                                                           {2, full},
+                                                           {9, full},
+                                                           {0, tight},
+                                                           {1, tight},
+                                                           {2, tight}}) {
+        const auto [weights, gathers] = train(world, prefetch, overlap);
         std::vector<int64_t> fewer = plain_gathers;
         if (prefetch >= 1) fewer[1] -= 3;
         if (prefetch >= 2) fewer[0] -= 3;

@@ -12,6 +12,7 @@
 #include "tessera/base/error.h"
 #include "tessera/module/offload_timeline.h"
 #include "tessera/module/recompute.h"
+#include "tests/memory/counting_allocator.h"
 
 namespace tessera {
 namespace {
@@ -37,7 +38,10 @@ struct Chain {
       const Tensor inner = torch::mm(value, weight);
       const Tensor result = inner.sin();  // keeps `inner`
       kept.push_back(inner.detach());
-      if (offload != nullptr) offload->keep({inner}, {result});
+      if (offload != nullptr) {
+        offload->keep({inner}, {result});
+        offload->end_part(result);
+      }
       value = result;
     }
     if (offload != nullptr) offload->end_forward(value);
@@ -114,9 +118,10 @@ TEST(HostOffload, ValuesHaveMemoryWhenTheirGradientHasCome) {
                                               "hdddd", "ddddd"}));
 }
 
-TEST(HostOffload, SomeHaveMemoryWhileTheyAreCopied) {
+/// What has memory behind each of six parts.
+std::vector<std::string> places_in_forward(double parts_of_a_copy) {
   Chain chain(6);
-  HostOffload offload;
+  HostOffload offload(parts_of_a_copy);
   Tensor value = input();
   std::vector<std::string> places;
   for (const Tensor& weight : chain.weights) {
@@ -124,13 +129,25 @@ TEST(HostOffload, SomeHaveMemoryWhileTheyAreCopied) {
     value = inner.sin();
     chain.kept.push_back(inner.detach());
     offload.keep({inner}, {value});
+    offload.end_part(value);
     places.push_back(chain.places());
   }
-  EXPECT_EQ(places, (std::vector<std::string>{"d", "dd", "ddd", "hddd", "hhddd",
-                                              "hhhddd"}));
   // What was not settled needs no copy back.
   value.sum().backward();
   EXPECT_EQ(chain.places(), "dddddd");
+  return places;
+}
+
+TEST(HostOffload, ValuesHaveMemoryAsLongAsTheirCopiesTake) {
+  EXPECT_EQ(
+      places_in_forward(1),
+      (std::vector<std::string>{"d", "hd", "hhd", "hhhd", "hhhhd", "hhhhhd"}));
+  EXPECT_EQ(
+      places_in_forward(1.5),
+      (std::vector<std::string>{"d", "dd", "hdd", "hhdd", "hhddd", "hhhddd"}));
+  EXPECT_EQ(
+      places_in_forward(2),
+      (std::vector<std::string>{"d", "dd", "hdd", "hddd", "hhddd", "hhdddd"}));
 }
 
 TEST(HostOffload, HostMemoryIsUsedAgain) {
@@ -245,12 +262,14 @@ TEST(HostOffload, RefusesWhatIsNotTheWholeOfItsStorage) {
   EXPECT_NE(y.storage().data(), nullptr);
 }
 
-// What the plan counts is what happens.
-TEST(OffloadTimeline, CountsWhatHasMemory) {
+// What the plan counts is what happens
+// -----------------------------------------
+
+TEST(OffloadTimeline, CountsWhatLeavesInForward) {
   for (int layers = 0; layers < 8; ++layers) {
     Chain chain(layers);
-    HostOffload offload;
-    OffloadTimeline timeline;
+    HostOffload offload(1.3);
+    OffloadTimeline timeline(1.3);
     Tensor value = input();
     int64_t now = 0;
     const auto expect_now = [&](const std::string& when) {
@@ -265,21 +284,78 @@ TEST(OffloadTimeline, CountsWhatHasMemory) {
       value = inner.sin();
       chain.kept.push_back(inner.detach());
       offload.keep({inner}, {value});
+      offload.end_part(value);
       now += 48 - timeline.keep(48);
-      expect_now("keep");
+      expect_now("a part");
+      offload.end_part(value);
       now -= timeline.keep(0);
-      expect_now("nothing is kept");
+      expect_now("a part that keeps nothing");
     }
     offload.end_forward(value);
     now -= timeline.end_forward();
     EXPECT_EQ(now, 0);
     expect_now("end of forward");
-    now += timeline.begin_backward();
-    for (int i = 0; i < layers; ++i) {
-      EXPECT_EQ(timeline.need(0), 0);
-      now += timeline.need(48);
+  }
+}
+
+/// How many of the wide values have memory when backward comes to each part,
+/// from the last on. Part i keeps one where `keeps` says so.
+std::vector<int64_t> wide_values_in_backward(const std::vector<bool>& keeps) {
+  constexpr int64_t kRows = 64, kCopies = 50;
+  constexpr int64_t kBytes = kRows * 4 * kCopies * 4;
+  test::CountingAllocator counting;
+  test::Bytes bytes;
+  const test::CountingAllocator::Scope scope(bytes);
+  HostOffload offload;
+  const Tensor weight = torch::randn({4, 4}).requires_grad_();
+  std::vector<int64_t> counts;
+  int64_t begin = 0;
+  for (int step = 0; step < 2; ++step) {  // the first makes the host's memory
+    counts.clear();
+    Tensor value = torch::randn({kRows, 4});
+    std::vector<Tensor> outputs;
+    for (const bool keep : keeps) {
+      const Tensor wide =
+          torch::mm(value, weight).unsqueeze(-1).repeat({1, 1, kCopies});
+      value = keep ? wide.sin().sum(-1) : wide.sum(-1);
+      if (keep) offload.keep({wide}, {value});
+      offload.end_part(value);
+      outputs.push_back(value);
     }
-    EXPECT_EQ(now, layers * 48) << "all came back";
+    offload.end_forward(value);
+    for (const Tensor& output : outputs) {
+      output.register_hook([&](const Tensor&) {
+        // To the nearest: narrow values come and go.
+        counts.push_back((bytes.now() - begin + kBytes / 2) / kBytes);
+      });
+    }
+    outputs.clear();
+    begin = bytes.now();
+    value.sum().backward();
+  }
+  return counts;
+}
+
+TEST(OffloadTimeline, CountsWhatComesBackInBackward) {
+  for (const auto& keeps : std::vector<std::vector<bool>>{
+           {true},
+           {true, true},
+           {true, true, true, true, true, true},
+           {true, false, true, false, true, false, true},
+           {true, false, false, false, false, true, false, false, false},
+           {false, false, false}}) {
+    OffloadTimeline timeline(2);
+    for (const bool keep : keeps) (void)timeline.keep(keep ? 1 : 0);
+    (void)timeline.end_forward();
+    std::vector<int64_t> want;
+    int64_t now = 0;
+    for (size_t i = keeps.size(); i-- > 0;) {
+      now += timeline.come_back(i);
+      want.push_back(now);
+      now -= keeps[i] ? 1 : 0;
+    }
+    EXPECT_EQ(now, 0) << "all came back";
+    EXPECT_EQ(wide_values_in_backward(keeps), want) << keeps.size();
   }
 }
 

@@ -227,11 +227,11 @@ std::string policies_of(int64_t layers, int64_t selective_last,
 
 TEST(RecomputeOf, OffloadedBlocksAreSpreadOverTheOthers) {
   EXPECT_EQ(policies_of(4, 0, 0), "....");
-  EXPECT_EQ(policies_of(4, 0, 2), ".o.o");
+  EXPECT_EQ(policies_of(4, 0, 2), "o.o.");
   EXPECT_EQ(policies_of(4, 0, 4), "oooo");
-  EXPECT_EQ(policies_of(4, 1, 1), "..os");
-  EXPECT_EQ(policies_of(16, 2, 4), "....o..o..o..oss");
-  EXPECT_EQ(policies_of(28, 5, 10), "....o.o.o.o.o.o.o.o.o.osssss");
+  EXPECT_EQ(policies_of(4, 1, 1), "o..s");
+  EXPECT_EQ(policies_of(16, 2, 4), "..o..o..o..o..ss");
+  EXPECT_EQ(policies_of(28, 5, 9), "....o.o.o.o.o.o.o.o.o..sssss");
   for (int64_t layers = 1; layers < 20; ++layers) {
     for (int64_t last = 0; last <= layers; ++last) {
       for (int64_t blocks = 0; blocks <= layers - last; ++blocks) {

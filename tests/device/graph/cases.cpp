@@ -38,7 +38,7 @@ std::vector<Case> with_norms_in_backward() {
        .load_before = 5}};
 }
 
-std::vector<Case> with_activations_on_the_host() {
+std::vector<Case> with_less_memory() {
   using train::ModelKernels;
   using train::RecomputePolicy;
   return {{.name = "activations on the host, fused kernels, bf16, prefetch 1",
@@ -46,6 +46,12 @@ std::vector<Case> with_activations_on_the_host() {
            .kernels = ModelKernels::fused,
            .bfloat16 = true,
            .prefetch = 1},
+          {.name = "all but attention recomputed, backward overlaps tightly",
+           .recompute = RecomputePolicy::but_attention,
+           .kernels = ModelKernels::fused,
+           .bfloat16 = true,
+           .prefetch = 1,
+           .backward_overlap = BackwardOverlap::tight},
           {.name = "activations on the host, dropout, accumulation of 3",
            .micro_batches = 3,
            .dropout = 0.2,
@@ -96,8 +102,8 @@ std::vector<Case> cases() {
       {.name = "evaluation, prefetch 1", .prefetch = 1, .evaluate_every = 2},
       {.name = "a load between replays", .load_before = 5},
   };
-  for (const auto& more : {with_gather_copies(), with_norms_in_backward(),
-                           with_activations_on_the_host()}) {
+  for (const auto& more :
+       {with_gather_copies(), with_norms_in_backward(), with_less_memory()}) {
     all.insert(all.end(), more.begin(), more.end());
   }
   return all;

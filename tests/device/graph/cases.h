@@ -19,6 +19,7 @@ struct Case {
   bool bfloat16 = false;
   Reshard reshard = Reshard::automatic;
   size_t prefetch = 0;
+  BackwardOverlap backward_overlap = BackwardOverlap::full;
   GatherCopy gather_copy = GatherCopy::none;
   bool clip_in_step = false;
   bool norm_in_backward = false;

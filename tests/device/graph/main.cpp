@@ -109,7 +109,8 @@ class Training {
     FullyShardOptions how{.mesh = mesh_,
                           .reshard_after_forward = case_.reshard,
                           .gather_copy = case_.gather_copy,
-                          .prefetch = case_.prefetch};
+                          .prefetch = case_.prefetch,
+                          .backward_overlap = case_.backward_overlap};
     if (case_.bfloat16) {
       how.mp_policy = {.param_dtype = torch::kBFloat16,
                        .reduce_dtype = torch::kFloat32};

@@ -55,6 +55,7 @@ struct Case {
   torch::Dtype param_dtype = torch::kBFloat16;
   Reshard reshard = Reshard::automatic;
   std::optional<size_t> prefetch = {};
+  BackwardOverlap backward_overlap = BackwardOverlap::full;
   bool replicated = false;
   bool step_in_backward = false;
   bool float8_gather = false;
@@ -80,6 +81,10 @@ std::vector<Case> cases() {
       {.name = "selective recompute", .recompute = RecomputePolicy::selective},
       {.name = "activations on the host",
        .recompute = RecomputePolicy::offload},
+      {.name = "all but attention recomputed, backward overlaps tightly",
+       .recompute = RecomputePolicy::but_attention,
+       .reshard = Reshard::always,
+       .backward_overlap = BackwardOverlap::tight},
       {.name = "2 replicas", .replicated = true},
       {.name = "2 replicas, accumulation of 3",
        .micro_batches = 3,
@@ -158,7 +163,8 @@ class Training {
                           .reshard_after_forward = case_.reshard,
                           .mp_policy = {.param_dtype = case_.param_dtype,
                                         .reduce_dtype = torch::kFloat32},
-                          .prefetch = case_.prefetch};
+                          .prefetch = case_.prefetch,
+                          .backward_overlap = case_.backward_overlap};
     if (case_.float8_gather) how.gather_transform = float8_gather();
     for (auto* unit : model->units()) fully_shard(*unit, how);
     fully_shard(*model, how);

@@ -1,0 +1,93 @@
+// What backward has of other units: with BackwardOverlap::tight their gathers
+// start late, and nothing else changes.
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/support/net.h"
+#include "tests/support/units.h"
+
+namespace tessera::test {
+namespace {
+
+class Overlap : public DoubleByDefault {};
+
+constexpr int kLayers = 5;
+
+constexpr int kStacks = 7;
+
+/// Units of five layers each, "0" to "6".
+struct StacksImpl : nn::Module {
+  std::vector<nn::Sequential> stacks;
+  StacksImpl() {
+    for (int i = 0; i < kStacks; ++i) {
+      nn::Sequential stack;
+      for (int j = 0; j < kLayers; ++j) stack->push_back(nn::Linear(6, 6));
+      stacks.push_back(register_module(std::to_string(i), stack));
+    }
+  }
+};
+TORCH_MODULE(Stacks);
+
+Stacks sharded(const World& world, BackwardOverlap overlap) {
+  Stacks model;
+  for (const Tensor& parameter : model->parameters()) {
+    const torch::NoGradGuard no_grad;
+    parameter.copy_(noise(1, parameter.sizes()) / 4);
+  }
+  const FullyShardOptions options{.mesh = init_device_mesh(world),
+                                  .reshard_after_forward = Reshard::always,
+                                  .prefetch = 1,
+                                  .backward_overlap = overlap,
+                                  .debug = Debug::poison_memory};
+  for (auto& stack : model->stacks) fully_shard(*stack, options);
+  fully_shard(*model, options);
+  return model;
+}
+
+/// Whether unit `stack - 1` is gathered when the gradient comes of the outputs
+/// of `stack`, from its last layer to its input.
+std::string gathered_in_backward(Stacks& model, int rank, int stack) {
+  std::string seen;
+  const auto watch = [&](const Tensor& output) {
+    output.register_hook([&](const Tensor&) {
+      const auto& below = unit_named(*model, std::to_string(stack - 1));
+      seen += below.gathered() ? 'x' : '.';
+    });
+  };
+  Tensor hidden = input(rank, 1);
+  for (int i = 0; i < kStacks; ++i) {
+    if (i == stack) watch(hidden);
+    for (auto& layer : *model->stacks[i]) {
+      hidden = layer.forward(hidden);
+      if (i == stack) watch(hidden);
+    }
+  }
+  square_loss(hidden).backward();
+  return seen;
+}
+
+TEST_F(Overlap, ATightOneStartsTheLastGathersWithTheLastFifthOfTheReads) {
+  on_ranks(2, [&](const World& world) {
+    for (const auto overlap : {BackwardOverlap::full, BackwardOverlap::tight}) {
+      Stacks model = sharded(world, overlap);
+      const bool tight = overlap == BackwardOverlap::tight;
+      EXPECT_EQ(gathered_in_backward(model, world.rank(), 1), "......")
+          << "no order is known";
+      for (int step = 0; step < 2; ++step) {
+        EXPECT_EQ(gathered_in_backward(model, world.rank(), 1),
+                  tight ? ".....x" : ".xxxxx");
+        EXPECT_EQ(gathered_in_backward(model, world.rank(), 3), ".xxxxx")
+            << "backward does not end soon";
+        for (const auto& unit : units_below(*model)) {
+          EXPECT_FALSE(unit->gathered()) << unit->name();
+        }
+      }
+    }
+  });
+}
+
+}  // namespace
+}  // namespace tessera::test
