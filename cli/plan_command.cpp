@@ -71,6 +71,11 @@ struct PlanFlags {
        {},
        "Full parameters after forward: auto, always, never, or by how many "
        "ranks they are kept"},
+      {"--backward-overlap",
+       "shard.backward_overlap",
+       "full",
+       {"full", "tight"},
+       "As shard.backward_overlap of a config"},
       {"--prefetch",
        "shard.prefetch",
        "auto",

@@ -16,6 +16,7 @@
 #include "tessera/kernels/rope.h"            // rope
 #include "tessera/kernels/swiglu.h"          // swiglu
 #include "tessera/mesh/device_mesh.h"        // init_device_mesh, DeviceMesh
+#include "tessera/module/host_offload.h"     // HostOffload
 #include "tessera/module/initializers.h"     // Initializable
 #include "tessera/module/on_meta.h"          // on_meta
 #include "tessera/module/recompute.h"        // recompute(region, ...)

@@ -103,15 +103,14 @@ void ShardContext::go_on_with_reductions() {
   for (Unit* unit : units_) unit->go_on_with_reduce();
 }
 
-// The quarter of a block that is recomputed is all of its forward behind
-// attention, and the last fifth what comes behind attention's backward
-// (train/llama_block.h): its widest values and attention's workspace lie
-// between.
+// In a block that is recomputed (train/llama_block.h) the first sixth ends
+// before its widest values are there, and the last fifth is behind attention's
+// backward, which needs much memory for itself.
 void ShardContext::note_read(Unit& unit) {
   if (unit.options().backward_overlap != BackwardOverlap::tight) return;
   unit.reads.note();
-  if (!gathers_.backward_ends_soon()) return;
-  if (unit.reads.reaches(1, 4)) {
+  if (!gathers_.in_last_third_of_backward()) return;
+  if (unit.reads.reaches(1, 6)) {
     for (Unit* other : units_) other->free_reduce_inputs();
   }
   if (unit.reads.reaches(4, 5)) start_next_gathers(unit);
@@ -119,7 +118,7 @@ void ShardContext::note_read(Unit& unit) {
 
 void ShardContext::start_next_gathers(Unit& unit) {
   if (unit.options().backward_overlap != BackwardOverlap::tight ||
-      !gathers_.backward_ends_soon() ||
+      !gathers_.in_last_third_of_backward() ||
       std::exchange(unit.pass.is_passed, true)) {
     return;
   }

@@ -44,7 +44,7 @@ void GatherAhead::bring(Unit& unit, Pass pass, std::string_view op, Next next) {
   // Nothing else marks the end of a forward pass without backward.
   if (pass == Pass::evaluation && order.began_with(index)) order.end_pass();
   order.note(index);
-  const bool late = next == Next::late_at_the_end && order.ends_soon();
+  const bool late = next == Next::late_at_the_end && order.in_last_third();
   if (!late) start_next(unit, pass);
 }
 

@@ -31,14 +31,14 @@ class GatherAhead {
   /// When the gathers start that the pass will want next.
   enum class Next {
     now,
-    late_at_the_end  // in the last sixth of backward: with `start_next`
+    late_at_the_end  // in the last third of backward: with `start_next`
   };
 
   /// Gathers what the operator `op` is about to read.
   void bring(Unit& unit, Pass pass, std::string_view op, Next next);
-  /// Whether backward is in the last sixth of its gathers.
-  [[nodiscard]] bool backward_ends_soon() const {
-    return backward_.ends_soon();
+  /// Whether backward is in the last third of its gathers.
+  [[nodiscard]] bool in_last_third_of_backward() const {
+    return backward_.in_last_third();
   }
   /// Starts the gathers of what comes behind `unit`, which was gathered last.
   void start_next(const Unit& unit, Pass pass);

@@ -34,9 +34,9 @@ bool GatherOrder::began_with(size_t unit) const {
   return !pass_.empty() && pass_.front() == unit;
 }
 
-bool GatherOrder::ends_soon() const {
+bool GatherOrder::in_last_third() const {
   return follows_ && !pass_.empty() &&
-         (learned_.size() - pass_.size()) * 6 <= learned_.size();
+         (learned_.size() - pass_.size()) * 3 <= learned_.size();
 }
 
 std::vector<size_t> GatherOrder::first_from(size_t position, size_t count,

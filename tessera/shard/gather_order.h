@@ -31,9 +31,9 @@ class GatherOrder {
   void note(size_t unit);
   /// Whether the pass under way began with this unit.
   [[nodiscard]] bool began_with(size_t unit) const;
-  /// Whether the pass went as learned so far, and a sixth of it at most is
+  /// Whether the pass went as learned so far, and a third of it at most is
   /// left.
-  [[nodiscard]] bool ends_soon() const;
+  [[nodiscard]] bool in_last_third() const;
   /// What comes next: `count` units at most, and the small ones before these.
   [[nodiscard]] std::vector<size_t> ahead(size_t count,
                                           const SmallUnits& small) const;

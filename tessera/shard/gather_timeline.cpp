@@ -5,8 +5,9 @@
 
 namespace tessera {
 
-GatherTimeline::GatherTimeline(std::vector<int64_t> bytes, size_t prefetch)
-    : small_(small_units(bytes)), prefetch_(prefetch) {
+GatherTimeline::GatherTimeline(std::vector<int64_t> bytes, size_t prefetch,
+                               BackwardOverlap overlap)
+    : small_(small_units(bytes)), prefetch_(prefetch), overlap_(overlap) {
   for (const int64_t each : bytes) units_.push_back({.bytes = each});
 }
 
@@ -25,6 +26,18 @@ int64_t GatherTimeline::bring(size_t unit, Pass pass) {
   int64_t added = gather(state);
   GatherOrder& order = pass == Pass::forward ? forward_ : backward_;
   order.note(unit);
+  if (pass == Pass::backward && starts_late()) return added;
+  return added + gather_ahead(order);
+}
+
+bool GatherTimeline::starts_late() const {
+  return overlap_ == BackwardOverlap::tight && backward_.in_last_third();
+}
+
+int64_t GatherTimeline::start_next() { return gather_ahead(backward_); }
+
+int64_t GatherTimeline::gather_ahead(const GatherOrder& order) {
+  int64_t added = 0;
   for (const size_t next : order.ahead(prefetch_, small_)) {
     if (units_[next].gathered) continue;
     added += gather(units_[next]);

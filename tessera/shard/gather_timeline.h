@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "tessera/shard/backward_overlap.h"
 #include "tessera/shard/gather_order.h"
 
 namespace tessera {
@@ -19,11 +20,16 @@ class GatherTimeline {
   enum class Pass { forward, backward };
 
   /// bytes: of each unit's full parameters.
-  GatherTimeline(std::vector<int64_t> bytes, size_t prefetch);
+  GatherTimeline(std::vector<int64_t> bytes, size_t prefetch,
+                 BackwardOverlap overlap);
 
   /// Before `unit` is used: gathers it if it is not yet, and then what comes
-  /// next. Returns the bytes that this adds.
+  /// next, unless that starts late. Returns the bytes that this adds.
   int64_t bring(size_t unit, Pass pass);
+  /// Whether backward is where gathers start late.
+  [[nodiscard]] bool starts_late() const;
+  /// Gathers what comes next in backward, likewise.
+  int64_t start_next();
   /// Returns the bytes that this adds: none, or fewer than none. A unit that
   /// was gathered ahead stays.
   int64_t free(size_t unit);
@@ -51,10 +57,12 @@ class GatherTimeline {
     bool is_ahead = false;  // gathered, and not used yet
   };
   int64_t gather(State& state);
+  int64_t gather_ahead(const GatherOrder& order);
 
   std::vector<State> units_;
   const SmallUnits small_;
   const size_t prefetch_;
+  const BackwardOverlap overlap_;
   GatherOrder forward_, backward_;
   int64_t now_ = 0;
   int64_t peak_ = 0;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "tessera/mesh/device_mesh.h"
+#include "tessera/shard/backward_overlap.h"
 #include "tessera/shard/gather_transform.h"
 
 namespace tessera {
@@ -90,18 +91,6 @@ enum class GatherCopy { none, kept };
 /// Whether all ranks' parameters are compared when they are sharded: each rank
 /// keeps its part of its own values, so unequal starts would be mixed silently.
 enum class StartCheck { on, off };
-
-/// What backward has of other units while it is in one.
-enum class BackwardOverlap {
-  full,  // the next unit's gather starts with the first read of this one; whole
-         // gradients that are being summed stay until this one's are there
-  // In the last sixth of backward, where most gradients of shards are there and
-  // memory is at its peak: the gather starts with the last fifth of this unit's
-  // reads, and whole gradients go with the second quarter. Less memory by a
-  // unit's full parameters and gradients, for time where a gather or a sum
-  // takes longer than that part of a unit's compute. Sums only on a GPU.
-  tight
-};
 
 /// For tests: freed and fresh memory is filled with NaN.
 enum class Debug { none, poison_memory };

@@ -80,10 +80,12 @@ class Step {
       if (visit.backward_reads == BackwardReads::parameters) {
         bring(visit.unit, Pass::backward);
       }
+      if (gathers_.starts_late()) free_inputs();
       add(offloads_.come_back(i) + visit.again_bytes);
       take_gradients(visit);
       add(-visit.again_bytes - visit.kept_bytes);
       if (i + 1 == plan_.visits.size()) add(-plan_.loss.left_bytes);
+      if (gathers_.starts_late()) add(gathers_.start_next());
       if (is_complete(visit.unit)) free(visit.unit);
       start_reductions();
     }
@@ -265,7 +267,8 @@ GatherTimeline gathers_of(const StepMemory& plan) {
       one_rank = one_rank && group.layout.world_size() == 1;
     }
   }
-  return {std::move(bytes), one_rank ? 0 : plan.prefetch};
+  return {std::move(bytes), one_rank ? 0 : plan.prefetch,
+          plan.backward_overlap};
 }
 
 }  // namespace

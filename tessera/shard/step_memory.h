@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "tessera/shard/backward_overlap.h"
 #include "tessera/shard/unit_memory.h"
 
 namespace tessera {
@@ -44,6 +45,7 @@ struct StepMemory {
   ReduceBuffers reduce_buffers = ReduceBuffers::until_end;
   size_t prefetch = 0;          // FullyShardOptions::prefetch
   int64_t replicas = 1;         // HSDP
+  BackwardOverlap backward_overlap = BackwardOverlap::full;
   double visits_of_a_copy = 1;  // of offloaded bytes: CopySchedule
   Masters masters = Masters::on_device;
   OptimizerStep optimizer_step = OptimizerStep::after_backward;

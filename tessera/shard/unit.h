@@ -13,12 +13,12 @@
 #include <vector>
 
 #include "tessera/module/gated_storage.h"
-#include "tessera/shard/read_progress.h"
 #include "tessera/shard/backward_step.h"
 #include "tessera/shard/forward_clock.h"
 #include "tessera/shard/input_cast.h"
 #include "tessera/shard/options.h"
 #include "tessera/shard/parameter_group.h"
+#include "tessera/shard/read_progress.h"
 
 namespace tessera {
 

@@ -40,7 +40,8 @@ FullyShardOptions shard_options(const ShardConfig& config,
                                 const DeviceMesh& mesh) {
   FullyShardOptions options{.mesh = mesh,
                             .reshard_after_forward = reshard_of(config),
-                            .prefetch = config.prefetch};
+                            .prefetch = config.prefetch,
+                            .backward_overlap = config.backward_overlap};
   if (config.param_dtype != Precision::float32) {
     options.mp_policy = {
         .param_dtype = mixed(config.param_dtype),

@@ -184,13 +184,16 @@ void validate(const ModelConfig& m) {
       return str("model.kv_heads is ", m.kv_heads, " and model.heads is ",
                  m.heads, "; a GPT-2 model has as many of both.");
     });
-    require<InvalidArgument>(
-        m.recompute == RecomputePolicy::none && m.offload_blocks == 0, [] {
-          return str(
-              "model.recompute and model.offload_blocks are for Llama-type "
-              "models: a GPT-2 model keeps all activations; give \"none\" and "
-              "0.");
-        });
+    require<InvalidArgument>(m.recompute == RecomputePolicy::none, [] {
+      return str(
+          "model.recompute is for Llama-type models: a GPT-2 model keeps all "
+          "activations; give \"none\".");
+    });
+    require<InvalidArgument>(m.offload_blocks == 0, [] {
+      return str(
+          "model.offload_blocks is for Llama-type models: a GPT-2 model keeps "
+          "all activations; give 0.");
+    });
     return;
   }
   require_positive("rope_base", m.rope_base);

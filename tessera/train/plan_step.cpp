@@ -54,6 +54,7 @@ class StepBuilder {
     step_.prefetch = static_cast<size_t>(
         o.shard.prefetch.value_or(o.kernels == Kernels::cuda ? 1 : 0));
     step_.replicas = o.shard.replicas;
+    step_.backward_overlap = o.shard.backward_overlap;
     step_.visits_of_a_copy = blocks_of_a_copy(o.model);
     step_.masters = masters_of(o);
     step_.optimizer_step = o.optimizer_step;

@@ -70,6 +70,9 @@ void read_shard(ConfigReader& reader, ShardConfig& shard) {
               {"never", ReshardPolicy::never}},
              {.min = 1});
   reader.get("shard.prefetch", shard.prefetch, "auto", {.min = 0});
+  reader.get(
+      "shard.backward_overlap", shard.backward_overlap,
+      {{"full", BackwardOverlap::full}, {"tight", BackwardOverlap::tight}});
   read_dtypes(reader, shard);
   reader.get("shard.offload", shard.offload,
              {{"off", Offload::none},
@@ -80,6 +83,8 @@ void read_shard(ConfigReader& reader, ShardConfig& shard) {
   refuse_with_replicate(reader, "shard.replicas", shard.replicas > 1);
   refuse_with_replicate(reader, "shard.reshard", shard.reshard_ranks > 0);
   refuse_with_replicate(reader, "shard.prefetch", shard.prefetch.has_value());
+  refuse_with_replicate(reader, "shard.backward_overlap",
+                        shard.backward_overlap == BackwardOverlap::tight);
   refuse_with_replicate(reader, "shard.gather_copy",
                         shard.gather_copy == CopyForGathers::kept);
   refuse_with_replicate(reader, "shard.gather_dtype",

@@ -11,6 +11,8 @@
 #include <cstdint>
 #include <optional>
 
+#include "tessera/shard/backward_overlap.h"
+
 namespace tessera::train {
 
 class ConfigReader;
@@ -39,6 +41,7 @@ struct ShardConfig {
   Offload offload = Offload::none;
   std::optional<int64_t> prefetch = {};  // units whose gathers start ahead;
                                          // unset: 1 on a GPU, 0 on a CPU
+  BackwardOverlap backward_overlap = BackwardOverlap::full;
 };
 
 /// Errors: InvalidArgument as those of ConfigReader, for keys of fully_shard

@@ -79,6 +79,8 @@ constexpr std::array kDocs = {
     KeyDoc{"shard.prefetch",
            "units whose gathers start ahead of their use; auto: 1 on a GPU, 0 "
            "on a CPU"},
+    KeyDoc{"shard.backward_overlap",
+           "tight: the end of backward has less of other units; full"},
     KeyDoc{"shard.param_dtype", "of compute and gathers: float32, bfloat16"},
     KeyDoc{"shard.reduce_dtype", "of gradient sums: float32, bfloat16"},
     KeyDoc{"shard.gather_dtype",

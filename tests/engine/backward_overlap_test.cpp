@@ -79,8 +79,8 @@ TEST_F(Overlap, ATightOneStartsTheLastGathersWithTheLastFifthOfTheReads) {
       for (int step = 0; step < 2; ++step) {
         EXPECT_EQ(gathered_in_backward(model, world.rank(), 1),
                   tight ? ".....x" : ".xxxxx");
-        EXPECT_EQ(gathered_in_backward(model, world.rank(), 3), ".xxxxx")
-            << "backward does not end soon";
+        EXPECT_EQ(gathered_in_backward(model, world.rank(), 4), ".xxxxx")
+            << "before the last third";
         for (const auto& unit : units_below(*model)) {
           EXPECT_FALSE(unit->gathered()) << unit->name();
         }

@@ -113,22 +113,22 @@ TEST(GatherOrder, ForgetsWhenTheUnitsChange) {
   EXPECT_FALSE(order.began_with(1));
 }
 
-TEST(GatherOrder, EndsSoonWhereASixthOfWhatWasLearnedIsLeft) {
+TEST(GatherOrder, KnowsTheLastThirdOfWhatWasLearned) {
   GatherOrder order;
   order.note(0);
-  EXPECT_FALSE(order.ends_soon()) << "nothing is known";
+  EXPECT_FALSE(order.in_last_third()) << "nothing is known";
   order.end_pass();
   run_pass(order, {0, 1, 2, 3, 4, 5, 6});
-  for (const size_t unit : {0, 1, 2, 3, 4}) {
-    EXPECT_FALSE(order.ends_soon()) << unit;
+  for (const size_t unit : {0, 1, 2, 3}) {
     order.note(unit);
+    EXPECT_FALSE(order.in_last_third()) << unit;
   }
-  order.note(5);
-  EXPECT_TRUE(order.ends_soon()) << "6 is left";
-  order.note(6);
-  EXPECT_TRUE(order.ends_soon());
+  for (const size_t unit : {4, 5, 6}) {
+    order.note(unit);
+    EXPECT_TRUE(order.in_last_third()) << unit;
+  }
   order.note(7);
-  EXPECT_FALSE(order.ends_soon()) << "it goes its own way";
+  EXPECT_FALSE(order.in_last_third()) << "it goes its own way";
 }
 
 TEST(GatherOrder, DoesNotGrowWithoutEnd) {

@@ -178,6 +178,26 @@ TEST(ResidentBytes, PrefetchGathersTheNextUnitEarlier) {
   EXPECT_EQ(bytes.num_gathers, (std::vector<int64_t>{1, 1, 1}));
 }
 
+// Units that need 64 KiB for themselves in backward. The peak is at the last
+// but one, beside 4 KiB gathered ahead and 4 of the unit before that are
+// summed; a tight backward has neither, so its peak is at the last, with 2 of
+// sums more.
+TEST(ResidentBytes, ATightBackwardHasLessOfOtherUnitsAtItsEnd) {
+  StepMemory step{.reduce_buffers = ReduceBuffers::until_next, .prefetch = 1};
+  for (size_t i = 0; i < 13; ++i) {
+    step.units.push_back(matrix(AfterForward::freed));
+    step.visits.push_back(
+        {.unit = i, .gradient_bytes = 4 * kKiB, .again_bytes = 64 * kKiB});
+  }
+  const auto full = resident_bytes(step);
+  step.backward_overlap = BackwardOverlap::tight;
+  const auto tight = resident_bytes(step);
+  EXPECT_EQ(tight.num_gathers, full.num_gathers);
+  EXPECT_EQ(tight.forward_peak, full.forward_peak);
+  EXPECT_EQ(tight.after_backward, full.after_backward);
+  EXPECT_EQ(full.backward_peak - tight.backward_peak, (4 + 4 - 2) * kKiB);
+}
+
 TEST(ResidentBytes, AFrozenUnitTakesNoReduction) {
   StepMemory step = two_in_a_row(AfterForward::freed);
   step.visits[0].gradient_bytes = 0;

@@ -229,10 +229,14 @@ TEST(StepBytes, OfPrefetchAreThoseOfThePlan) {
   for (const ModelConfig& model : {kLlama, kGpt2}) {
     for (const int64_t prefetch : {1, 2}) {
       for (const int ranks : {1, 2}) {
-        expect_planned({.model = model,
-                        .ranks = ranks,
-                        .batch = 3,
-                        .how = {.prefetch = prefetch}});
+        for (const auto overlap :
+             {BackwardOverlap::full, BackwardOverlap::tight}) {
+          expect_planned(
+              {.model = model,
+               .ranks = ranks,
+               .batch = 3,
+               .how = {.prefetch = prefetch, .backward_overlap = overlap}});
+        }
       }
     }
   }

@@ -45,9 +45,8 @@ class StepBench(unittest.TestCase):
             if isinstance(node, ast.Assign)
             and getattr(node.targets[0], "id", "") == "out")
         self.assertEqual(list(run()), fields + [
-            "graph", "replicas", "float8", "transport", "prefetch", "gather_copy",
-            "norm_in_backward",
-            "step_in_backward"])
+            "graph", "replicas", "float8", "transport", "prefetch", "tight",
+            "gather_copy", "norm_in_backward", "step_in_backward"])
 
     def test_says_what_was_measured(self):
         line = run("--accum", "2", "--no-reshard")

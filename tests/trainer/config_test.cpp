@@ -135,6 +135,14 @@ TEST(TrainConfig, AModelThatCannotBeIsSaidWithItsLine) {
                        "\"block\"\n"),
             ":5: model.recompute is for Llama-type models: a GPT-2 model keeps "
             "all activations; give \"none\".");
+  EXPECT_EQ(refusal_of("[model]\narchitecture = \"gpt2\"\n"
+                       "offload_blocks = 1\n"),
+            ":5: model.offload_blocks is for Llama-type models: a GPT-2 model "
+            "keeps all activations; give 0.");
+  EXPECT_EQ(refusal_of("[model]\nlayers = 4\nrecompute = \"block\"\n"
+                       "selective_last = 1\noffload_blocks = 4\n"),
+            ":7: model.offload_blocks is 4; give 0 to 3, the blocks that "
+            "model.selective_last leaves.");
   // Of what is not in the file, the key that is.
   EXPECT_EQ(refusal_of("[model]\ndim = 30\n").substr(0, 18),
             ":4: model.heads is");
@@ -144,13 +152,15 @@ TEST(TrainConfig, TheLayoutIsReadFromItsKeys) {
   const ShardConfig how =
       default_train_config(
           Words{"shard.replicas=2", "shard.reshard=4", "shard.prefetch=1",
-                "shard.gather_dtype=float8", "shard.offload=pageable"})
+                "shard.gather_dtype=float8", "shard.offload=pageable",
+                "shard.backward_overlap=tight"})
           .shard;
   EXPECT_EQ(how.replicas, 2);
   EXPECT_EQ(how.reshard_ranks, 4);
   EXPECT_EQ(how.prefetch, 1);
   EXPECT_EQ(how.gather_dtype, GatherDtype::float8);
   EXPECT_EQ(how.offload, Offload::pageable);
+  EXPECT_EQ(how.backward_overlap, BackwardOverlap::tight);
   const ShardConfig copied =
       default_train_config(
           Words{"shard.param_dtype=bfloat16", "shard.gather_copy=kept"})
@@ -191,8 +201,8 @@ TEST(TrainConfig, ALayoutThatCannotBeIsSaidInOneSentence) {
     EXPECT_NE(refusal_of("", words).find("gathers would not send the copy"),
               std::string::npos);
   }
-  for (const char* key :
-       {"replicas=2", "reshard=2", "prefetch=1", "gather_copy=kept"}) {
+  for (const char* key : {"replicas=2", "reshard=2", "prefetch=1",
+                          "backward_overlap=tight", "gather_copy=kept"}) {
     const Words words = {"shard.strategy=replicate",
                          "shard.param_dtype=bfloat16", str("shard.", key)};
     EXPECT_NE(refusal_of("", words).find("shard.strategy is replicate, where "),
