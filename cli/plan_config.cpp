@@ -2,6 +2,7 @@
 
 #include "tessera/base/environment.h"
 #include "tessera/base/error.h"
+#include "tessera/comm/peer_rounds.h"
 #include "tessera/train/step_shape.h"
 #include "tessera/train/train_config.h"
 
@@ -17,6 +18,11 @@ Transport transport_of(const TrainConfig& config) {
                                           : Transport::nccl;
 }
 
+int64_t window_mib_of(const TrainConfig& config) {
+  if (config.distributed.window_mib) return *config.distributed.window_mib;
+  return environment::window_mib().value_or(kPeerWindowMib);
+}
+
 void take(const TrainConfig& config, train::PlanOptions& options) {
   require(config.shard.strategy == train::Strategy::fully_shard, [] {
     return str("plan: shard.strategy is replicate; tessera plan knows ",
@@ -26,6 +32,7 @@ void take(const TrainConfig& config, train::PlanOptions& options) {
   options.batch = config.train.batch;
   options.shard = config.shard;
   options.transport = transport_of(config);
+  options.window_mib = window_mib_of(config);
   options.optimizer_step = config.train.step_in_backward
                                ? OptimizerStep::in_backward
                                : OptimizerStep::after_backward;

@@ -70,6 +70,7 @@ InitOptions init_options(const TrainConfig& config) {
         static_cast<int64_t>(config.distributed.timeout_seconds * 1000));
   }
   options.transport = train::transport_of(config.distributed.transport);
+  options.window_mib = config.distributed.window_mib;
   return options;
 }
 

@@ -97,6 +97,8 @@ bool uses_copy_engines() {
   return value == "copy_engines";
 }
 
+std::optional<int64_t> window_mib() { return number("TESSERA_WINDOW_MIB"); }
+
 bool uses_shared_memory() {
   const std::string value = text("TESSERA_SHARED_MEMORY").value_or("on");
   require<InvalidArgument>(value == "on" || value == "off", [&] {

@@ -74,6 +74,9 @@ struct Launch {
 /// InitOptions::transport. Errors: InvalidArgument for anything else.
 [[nodiscard]] bool uses_copy_engines();
 
+/// TESSERA_WINDOW_MIB: InitOptions::window_mib.
+[[nodiscard]] std::optional<int64_t> window_mib();
+
 /// TESSERA_SHARED_MEMORY: on (also when unset) or off, which sends what CPU
 /// ranks of one machine say to each other over TCP too.
 /// Errors: InvalidArgument for another value.

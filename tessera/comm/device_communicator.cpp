@@ -101,7 +101,10 @@ std::shared_ptr<PeerLink> DeviceCommunicator::link_peers() {
                       (purpose == "gather" || purpose == "reduce");
   if (!wanted || size() == 1) return nullptr;
   return world()->peers.connect(
-      {.rank = rank(), .size = size(), .device = device()},
+      {.rank = rank(),
+       .size = size(),
+       .device = device(),
+       .window_mib = world()->place.window_mib},
       [this](std::string_view bytes) { return exchange(bytes, {}); },
       str("communicator ", name()));
 }

@@ -83,6 +83,19 @@ Transport transport_of(const InitOptions& options, c10::Device device) {
   return copies ? Transport::copy_engines : Transport::nccl;
 }
 
+int64_t window_mib_of(const InitOptions& options) {
+  const auto asked =
+      options.window_mib ? options.window_mib : environment::window_mib();
+  const int64_t mib = asked.value_or(kPeerWindowMib);
+  require<InvalidArgument>(mib >= 1 && mib <= kMostPeerWindowMib, [&] {
+    return str(
+        "init_distributed: ",
+        options.window_mib ? "InitOptions::window_mib" : "TESSERA_WINDOW_MIB",
+        " is ", mib, "; give 1 to ", kMostPeerWindowMib, ".");
+  });
+  return mib;
+}
+
 Store connect_store(const Job& job, milliseconds timeout) {
   const bool hosts = job.rank == 0 && !job.agent_hosts_store;
   try {
@@ -224,7 +237,10 @@ std::string launcher_of(const Job& job) {
 // Ranks that do not copy would meet the others' windows where they compare
 // something else.
 void compare_transports(World::State& world) {
-  const std::string own = name_of(world.place.transport);
+  std::string own = name_of(world.place.transport);
+  if (world.place.transport == Transport::copy_engines) {
+    own = str(own, " with windows of ", world.place.window_mib, " MiB");
+  }
   const auto all = world.meet("world", "exchange", {.unit = "transport"}, [&] {
     return world.rendezvous().exchange("transport", own);
   });
@@ -233,7 +249,8 @@ void compare_transports(World::State& world) {
       return str("init_distributed: rank ", world.place.rank,
                  " has the transport ", own, ", but rank ", rank, " has ",
                  all[rank], "; give all the same TESSERA_TRANSPORT or ",
-                 "InitOptions::transport.");
+                 "InitOptions::transport, and TESSERA_WINDOW_MIB or ",
+                 "InitOptions::window_mib.");
     });
   }
 }
@@ -264,6 +281,7 @@ World init_distributed(const InitOptions& options) {
                             .device = device,
                             .timeout = timeout_of(options, device),
                             .transport = transport_of(options, device),
+                            .window_mib = window_mib_of(options),
                             .launcher = launcher_of(job)};
   say_what_was_found(job, device);
   if (job.world_size == 1) {

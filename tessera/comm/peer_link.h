@@ -40,6 +40,7 @@
 
 #include "tessera/comm/collective_entry.h"
 #include "tessera/comm/communicator.h"
+#include "tessera/comm/peer_rounds.h"
 #include "tessera/device/stream.h"
 
 namespace tessera {
@@ -54,6 +55,7 @@ class PeerLink {
     int rank = 0;
     int size = 1;
     c10::Device device = c10::kCPU;
+    int64_t window_mib = kPeerWindowMib;  // the same on all ranks
   };
 
   /// Collective. Null where the ranks cannot reach each other's memory; `why`

@@ -23,7 +23,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int64_t kHalfBytes = kPeerHalfBytes;
 constexpr int64_t kFlagBytes = (cuda::kMostPeers + 1) * sizeof(uint64_t);
 
 char* bytes_of(const at::Tensor& tensor) {
@@ -46,10 +45,15 @@ uint64_t capture_of(cudaStream_t stream) {
   return status == cudaStreamCaptureStatusNone ? 0 : id;
 }
 
+int64_t window_bytes(const PeerLink::Place& place) {
+  return place.window_mib << 20;
+}
+
 class CudaPeerLink final : public PeerLink {
  public:
   CudaPeerLink(const Place& place, PeerWindow window)
       : place_(place),
+        half_bytes_(window_bytes(place) / 2),
         window_(std::move(window)),
         host_words_(make_host_bytes(2 * sizeof(uint64_t), place.device)) {
     std::fill_n(bytes_of(host_words_), host_words_.numel(), 0);
@@ -57,7 +61,7 @@ class CudaPeerLink final : public PeerLink {
 
   static PeerWindow make_window(const Place& place, const Exchange& exchange,
                                 std::string& why) {
-    return {kPeerWindowBytes + kFlagBytes, place, exchange, why};
+    return {window_bytes(place) + kFlagBytes, place, exchange, why};
   }
 
   bool sums(c10::ScalarType from, c10::ScalarType to) const override {
@@ -71,7 +75,7 @@ class CudaPeerLink final : public PeerLink {
   void all_gather(std::span<const GatherCall> calls) override {
     const auto parts = part_bytes(calls);
     begin_call();
-    const auto rounds = plan_peer_rounds(parts, kHalfBytes);
+    const auto rounds = plan_peer_rounds(parts, half_bytes_);
     for (const auto& round : rounds) {
       take_other_half();
       std::vector<cuda::CastToTwo> casts;
@@ -178,12 +182,12 @@ class CudaPeerLink final : public PeerLink {
   }
   /// By rank, then the epoch.
   [[nodiscard]] uint64_t* flags_of(int rank) const {
-    return reinterpret_cast<uint64_t*>(window_.of(rank) + kPeerWindowBytes);
+    return reinterpret_cast<uint64_t*>(window_.of(rank) + 2 * half_bytes_);
   }
 
   /// What one of the others may send in a round of a reduce-scatter.
   [[nodiscard]] int64_t sender_bytes() const {
-    return kHalfBytes / (place_.size - 1) / kPeerAlignment * kPeerAlignment;
+    return half_bytes_ / (place_.size - 1) / kPeerAlignment * kPeerAlignment;
   }
   /// In the window of `owner`, which keeps no place for itself.
   [[nodiscard]] char* place_of_sender(int sender, int owner) const {
@@ -247,7 +251,7 @@ class CudaPeerLink final : public PeerLink {
     }
   }
 
-  void take_other_half() { half_ = half_ == 0 ? kHalfBytes : 0; }
+  void take_other_half() { half_ = half_ == 0 ? half_bytes_ : 0; }
 
   void end_call() {
     (capture_ == 0 ? last_call_ : last_captured_)
@@ -340,6 +344,7 @@ class CudaPeerLink final : public PeerLink {
   }
 
   const Place place_;
+  const int64_t half_bytes_;       // of the window
   PeerWindow window_;              // two halves, then the flags
   at::Tensor host_words_;          // pinned: what arrived, whether to stop
   int64_t half_ = 0;               // offset of the half of this round

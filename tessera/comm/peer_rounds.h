@@ -23,10 +23,11 @@ inline constexpr int64_t kPeerAlignment = 256;
 /// The most ranks that copy from each other.
 inline constexpr int kMostPeerRanks = 16;
 
-/// Bytes of half a window, and of the whole that each rank has for each
-/// communicator. Large enough to hide the meetings of the ranks.
-inline constexpr int64_t kPeerHalfBytes = 32 << 20;
-inline constexpr int64_t kPeerWindowBytes = 2 * kPeerHalfBytes;
+/// MiB of the window that each rank has for each communicator, unless it is
+/// told otherwise: large enough to hide the meetings of the ranks. A call fills
+/// one half of it while the peers read the other.
+inline constexpr int64_t kPeerWindowMib = 64;
+inline constexpr int64_t kMostPeerWindowMib = 4096;
 
 /// The pieces of each round, in order; parts without bytes have none.
 /// `capacity`: bytes of the window, a multiple of kPeerAlignment.

@@ -42,11 +42,13 @@ void ReplayedCalls::prepare(c10::Device device) {
 
 void ReplayedCalls::begin() {
   const BelowAutograd below_autograd;
+  open_ = true;
   seen_.narrow(0, 0, kMostLanes).copy_(zeros_, /*non_blocking=*/true);
 }
 
 void ReplayedCalls::end() {
   const BelowAutograd below_autograd;
+  open_ = false;
   // It is part of the capture once something was noted.
   if (!calls_.empty()) wait(current_stream(notes_->device()), *notes_);
   replays_.add_(1);
@@ -65,7 +67,7 @@ size_t ReplayedCalls::lane_of(const std::string& communicator) {
 
 void ReplayedCalls::note(const CollectiveEntry& entry) {
   const std::lock_guard lock(mutex_);
-  if (!numbers_.defined()) return;
+  if (!open_) return;
   const size_t lane = lane_of(entry.communicator);
   const int64_t number = ++num_calls_[lane];
   if (lane >= kMostLanes || number > kMostCalls) return;

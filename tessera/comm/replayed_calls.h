@@ -46,8 +46,11 @@ class ReplayedCalls {
   /// all.
   void begin();
   void end();
-  /// In a capture, behind the collective, on its stream. Nothing in one that was
-  /// not prepared, as of a user's own graph: the host does not see its replays.
+  /// The capture failed.
+  void abandon() { open_ = false; }
+  /// In a capture, behind the collective, on its stream. Nothing in one that
+  /// did not begin here, as of a user's own graph: the host does not see its
+  /// replays.
   void note(const CollectiveEntry& entry);
 
   /// Before each replay.
@@ -72,6 +75,7 @@ class ReplayedCalls {
   [[nodiscard]] std::vector<int64_t> read() const;
 
   std::atomic<bool> prepared_ = false;
+  std::atomic<bool> open_ = false;  // between begin and end
   std::mutex mutex_;
   std::vector<Call> calls_;  // in the order in which they were issued
   std::vector<std::string> lanes_;

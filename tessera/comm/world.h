@@ -60,6 +60,10 @@ struct InitOptions {
   OnTimeout on_timeout = OnTimeout::end_process;
   // Unset: TESSERA_TRANSPORT, else nccl. On CPU there is no copy_engines.
   std::optional<Transport> transport = {};
+  // Of copy_engines: MiB of device memory that each rank lends the others for
+  // each communicator, 1 to 4096. Less memory, or fewer meetings of the ranks.
+  // Unset: TESSERA_WINDOW_MIB, else 64.
+  std::optional<int64_t> window_mib = {};
 };
 
 class World {

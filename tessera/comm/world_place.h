@@ -5,6 +5,7 @@
 #include <chrono>
 #include <string>
 
+#include "tessera/comm/peer_rounds.h"
 #include "tessera/comm/world.h"
 
 namespace tessera {
@@ -17,6 +18,7 @@ struct WorldPlace {
   c10::Device device = c10::kCPU;
   std::chrono::milliseconds timeout = std::chrono::minutes(30);
   Transport transport = Transport::nccl;
+  int64_t window_mib = kPeerWindowMib;
   std::string launcher = "threads of one process";
 };
 

@@ -18,4 +18,9 @@ namespace tessera {
   return capture_id(device).has_value();
 }
 
+/// The graph captured as `id` will not be replayed any more, and no replay of
+/// it is under way. Of graphs for which nobody says so that is never known.
+void note_graph_gone(uint64_t id);
+[[nodiscard]] bool is_graph_gone(uint64_t id);
+
 }  // namespace tessera

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "tessera/base/error.h"
+#include "tessera/device/capture.h"
 #include "tessera/device/stream.h"
 #include "tessera/graph/device_graph.h"
 #include "tessera/graph/failed_operator.h"
@@ -96,9 +97,21 @@ struct DeviceGraph::Impl {
     (void)cudaGetLastError();
   }
 
+  void drop() {
+    if (!graph) return;
+    // Replays may still be at work in memory that others then have.
+    (void)error_of([&] {
+      const c10::cuda::CUDAGuard guard(device);
+      c10::cuda::device_synchronize();
+    });
+    graph.reset();
+    note_graph_gone(id);
+  }
+
   c10::Device device;
   c10::Stream stream;
   std::unique_ptr<at::cuda::CUDAGraph> graph;
+  uint64_t id = 0;  // of its capture
 };
 
 DeviceGraph::DeviceGraph(c10::Device device) {
@@ -110,11 +123,13 @@ DeviceGraph::DeviceGraph(c10::Device device) {
   impl_ = std::make_unique<Impl>(device);
 }
 
-DeviceGraph::~DeviceGraph() = default;
+DeviceGraph::~DeviceGraph() {
+  if (impl_) impl_->drop();
+}
 
 bool DeviceGraph::captured() const { return impl_->graph != nullptr; }
 
-void DeviceGraph::drop() { impl_->graph.reset(); }
+void DeviceGraph::drop() { impl_->drop(); }
 
 void DeviceGraph::run(const std::function<void()>& body) {
   const Aside aside(impl_->stream);
@@ -130,6 +145,7 @@ void DeviceGraph::capture(const std::function<void()>& body) {
   // Other threads (NCCL's watchdog) may call what a capture must not.
   const auto pool = at::cuda::graph_pool_handle();
   graph->capture_begin(pool, cudaStreamCaptureModeThreadLocal);
+  impl_->id = capture_id(impl_->device).value_or(0);
   auto error = error_of(body);
   const auto at_end = error_of([&] { graph->capture_end(); });
   if (at_end) impl_->clean_up(pool);
@@ -138,6 +154,7 @@ void DeviceGraph::capture(const std::function<void()>& body) {
     impl_->graph = std::move(graph);
     return;
   }
+  note_graph_gone(impl_->id);
   const std::string where = failed.describe();
   throw Unsupported(str(
       "the step cannot be captured as a CUDA graph: ", reason_of(error),

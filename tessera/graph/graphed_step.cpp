@@ -140,6 +140,7 @@ void GraphedStep::capture() {
     });
   } catch (const std::exception& error) {
     failure = error.what();
+    mesh_.world().replayed().abandon();
   }
   state_version_ = optimizer_.state_version();
   units_.after_capture();

@@ -39,7 +39,8 @@ std::optional<HostSlot> HostSlots::take_free(
     int64_t num_bytes, const std::optional<uint64_t>& capture) {
   auto best = free_.end();
   for (auto slot = free_.begin(); slot != free_.end(); ++slot) {
-    const bool mine = !slot->capture || slot->capture == capture;
+    const bool mine = !slot->capture || slot->capture == capture ||
+                      is_graph_gone(*slot->capture);
     if (!mine || size_of(*slot) < num_bytes) continue;
     if (best == free_.end() || size_of(*slot) < size_of(*best)) best = slot;
   }
@@ -53,7 +54,7 @@ std::optional<HostSlot> HostSlots::take_free(
 void HostSlots::drop_largest_free() {
   auto largest = free_.end();
   for (auto slot = free_.begin(); slot != free_.end(); ++slot) {
-    if (slot->capture) continue;
+    if (slot->capture && !is_graph_gone(*slot->capture)) continue;
     if (largest == free_.end() || size_of(*largest) < size_of(*slot)) {
       largest = slot;
     }
@@ -64,9 +65,9 @@ void HostSlots::drop_largest_free() {
   free_.erase(largest);
 }
 
-HostSlot HostSlots::take(int64_t num_bytes, c10::Device device) {
+HostSlot HostSlots::take(int64_t num_bytes, c10::Device device,
+                         const std::optional<uint64_t>& capture) {
   const std::scoped_lock lock(mutex_);
-  const auto capture = capture_id(device);
   if (auto slot = take_free(num_bytes, capture)) return *std::move(slot);
   require<InvalidState>(!capture, [&] {
     return str("HostOffload: a capture needs ", num_bytes,

@@ -11,8 +11,8 @@
 
 namespace tessera::internal {
 
-/// What a graph has captured copies to is its own: a replay would write over
-/// what a step outside of it keeps there.
+/// What a graph has captured copies to is its own while it lives: a replay
+/// would write over what a step outside of it keeps there.
 struct HostSlot {
   at::Tensor bytes;
   std::optional<uint64_t> capture;
@@ -26,10 +26,13 @@ class HostSlots {
   HostSlots(const HostSlots&) = delete;
   HostSlots& operator=(const HostSlots&) = delete;
 
-  /// Of `num_bytes` or more. All copies to and from slots go on `stream`, one
-  /// after the other: so one that is given back while it is still being read
-  /// may be taken at once.
-  [[nodiscard]] HostSlot take(int64_t num_bytes, c10::Device device);
+  /// Of `num_bytes` or more, for a step that goes into the graph `capture`, or
+  /// into none; behind a call of `stream`. All copies to and from slots go on
+  /// `stream`, one after the other: so one that is given back while it is still
+  /// being read may be taken at once. Errors: InvalidState in a capture for
+  /// which none is free.
+  [[nodiscard]] HostSlot take(int64_t num_bytes, c10::Device device,
+                              const std::optional<uint64_t>& capture);
   void give_back(HostSlot slot);
   [[nodiscard]] c10::Stream stream(c10::Device device);
   [[nodiscard]] int64_t num_bytes() const;

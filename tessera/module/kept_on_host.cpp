@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "tessera/device/capture.h"
 #include "tessera/module/offload_timeline.h"
 #include "tessera/module/storage_memory.h"
 
@@ -48,7 +49,7 @@ KeptOnHost::KeptOnHost(const std::vector<at::Tensor>& values,
     num_bytes += offload_host_bytes(size_of(storage));
   }
   const c10::Stream stream = slots_->stream(device_);
-  slot_ = slots_->take(num_bytes, device_);
+  slot_ = slots_->take(num_bytes, device_, capture_id(device_));
   StreamEvent computed;
   computed.record(compute());
   computed.block(stream);
@@ -91,11 +92,13 @@ void KeptOnHost::settle() {
 
 void KeptOnHost::start_return() {
   if (place_ != Place::on_host) return;
+  std::vector<at::Tensor> memory;  // all of it, or an error
   for (const c10::Storage& storage : storages_) {
-    returning_.push_back(
+    memory.push_back(
         at::empty({size_of(storage)},
                   at::TensorOptions(at::kByte).device(storage.device())));
   }
+  returning_ = std::move(memory);
   const c10::Stream stream = slots_->stream(device_);
   // Whoever had this memory before has to be done with it.
   StreamEvent free;

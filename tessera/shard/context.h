@@ -66,9 +66,9 @@ class ShardContext : public std::enable_shared_from_this<ShardContext> {
   /// A gradient of any unit has come.
   void note_gradient();
   void issue_reductions();
-  /// Those behind the unit, of which backward has read most or all, unless they
-  /// started with it.
-  void start_next_gathers(Unit& unit);
+  /// Backward awaits nothing more of the unit: gathers that are late behind it
+  /// start.
+  void start_late_gathers(const Unit& unit) { gathers_.start_late(unit); }
   [[nodiscard]] bool backward_running() const { return backward_running_; }
 
  private:

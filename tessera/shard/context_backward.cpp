@@ -103,9 +103,9 @@ void ShardContext::go_on_with_reductions() {
   for (Unit* unit : units_) unit->go_on_with_reduce();
 }
 
-// In a block that is recomputed (train/llama_block.h) the first sixth ends
-// before its widest values are there, and the last fifth is behind attention's
-// backward, which needs much memory for itself.
+// In a block whose parts are recomputed (train/llama_block.h) the first sixth
+// ends before its widest values are there, and the last fifth is behind
+// attention's backward, which needs much memory for itself.
 void ShardContext::note_read(Unit& unit) {
   if (unit.options().backward_overlap != BackwardOverlap::tight) return;
   unit.reads.note();
@@ -113,16 +113,7 @@ void ShardContext::note_read(Unit& unit) {
   if (unit.reads.reaches(1, 6)) {
     for (Unit* other : units_) other->free_reduce_inputs();
   }
-  if (unit.reads.reaches(4, 5)) start_next_gathers(unit);
-}
-
-void ShardContext::start_next_gathers(Unit& unit) {
-  if (unit.options().backward_overlap != BackwardOverlap::tight ||
-      !gathers_.in_last_third_of_backward() ||
-      std::exchange(unit.pass.is_passed, true)) {
-    return;
-  }
-  gathers_.start_next(unit, GatherAhead::Pass::backward);
+  if (unit.reads.reaches(4, 5)) gathers_.start_late(unit);
 }
 
 void ShardContext::note_gradient() {
@@ -132,6 +123,7 @@ void ShardContext::note_gradient() {
 void ShardContext::finish_backward() {
   const TraceRange range("FSDP::root_post_backward_callback");
   try {
+    gathers_.start_late();
     issue_reductions(Issue::all);
     for (Unit* unit : units_) {
       if (unit->reshard_after_backward || gathers_.expects(*unit))

@@ -29,10 +29,11 @@ std::string_view phase_of(GatherAhead::Pass pass) {
 }  // namespace
 
 void GatherAhead::bring(Unit& unit, Pass pass, std::string_view op, Next next) {
+  if (!expects(unit) && unit.gathered() && !unit.stale() && !unit.gathering())
+    return;
+  if (late_ != &unit) start_late();
   const auto ahead = std::find(expected_.begin(), expected_.end(), &unit);
   const bool expected = ahead != expected_.end();
-  if (!expected && unit.gathered() && !unit.stale() && !unit.gathering())
-    return;
   // Those before it were expected in vain.
   for (auto other = expected_.begin(); other != ahead; ++other) {
     (*other)->reshard();
@@ -44,8 +45,21 @@ void GatherAhead::bring(Unit& unit, Pass pass, std::string_view op, Next next) {
   // Nothing else marks the end of a forward pass without backward.
   if (pass == Pass::evaluation && order.began_with(index)) order.end_pass();
   order.note(index);
-  const bool late = next == Next::late_at_the_end && order.in_last_third();
-  if (!late) start_next(unit, pass);
+  if (next == Next::late_at_the_end && order.in_last_third()) {
+    late_ = &unit;
+  } else {
+    start_next(unit, pass);
+  }
+}
+
+void GatherAhead::start_late(const Unit& unit) {
+  if (late_ == &unit) start_late();
+}
+
+void GatherAhead::start_late() {
+  if (const Unit* unit = std::exchange(late_, nullptr)) {
+    start_next(*unit, Pass::backward);
+  }
 }
 
 void GatherAhead::start_next(const Unit& unit, Pass pass) {
@@ -113,6 +127,7 @@ void GatherAhead::begin_backward() {
 
 void GatherAhead::end_pass() {
   expected_.clear();
+  late_ = nullptr;
   kept_.clear();
   forward_.end_pass();
   backward_.end_pass();
@@ -120,12 +135,14 @@ void GatherAhead::end_pass() {
 
 void GatherAhead::drop_pass() noexcept {
   expected_.clear();
+  late_ = nullptr;
   kept_.clear();
   forward_.drop_pass();
   backward_.drop_pass();
 }
 
 void GatherAhead::remove(const Unit& unit) noexcept {
+  if (late_ == &unit) late_ = nullptr;
   for (auto* list : {&expected_, &kept_}) {
     list->erase(std::remove(list->begin(), list->end(), &unit), list->end());
   }
@@ -133,6 +150,7 @@ void GatherAhead::remove(const Unit& unit) noexcept {
 
 void GatherAhead::forget_orders() {
   for (Unit* unit : std::exchange(expected_, {})) unit->reshard();
+  late_ = nullptr;
   kept_.clear();
   small_.clear();
   forward_.clear();

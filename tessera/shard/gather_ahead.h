@@ -31,7 +31,7 @@ class GatherAhead {
   /// When the gathers start that the pass will want next.
   enum class Next {
     now,
-    late_at_the_end  // in the last third of backward: with `start_next`
+    late_at_the_end  // in the last third of backward: with `start_late`
   };
 
   /// Gathers what the operator `op` is about to read.
@@ -40,8 +40,11 @@ class GatherAhead {
   [[nodiscard]] bool in_last_third_of_backward() const {
     return backward_.in_last_third();
   }
-  /// Starts the gathers of what comes behind `unit`, which was gathered last.
-  void start_next(const Unit& unit, Pass pass);
+  /// Starts those that are late behind `unit`. The next unit's gather does,
+  /// too, and the end of backward: whatever a rank reads, all start them, and
+  /// in one order.
+  void start_late(const Unit& unit);
+  void start_late();
 
   /// Whether backward, which comes next, begins with this unit, that forward
   /// is through with; it then stays gathered.
@@ -63,6 +66,7 @@ class GatherAhead {
   void forget_orders();
 
  private:
+  void start_next(const Unit& unit, Pass pass);
   [[nodiscard]] GatherOrder& order_of(Pass pass);
   [[nodiscard]] std::vector<Unit*> next_after(const Unit& unit, Pass pass);
   [[nodiscard]] size_t index_of(const Unit& unit) const;
@@ -72,6 +76,7 @@ class GatherAhead {
   // Gathers started for units that are expected, in this order.
   std::vector<Unit*> expected_;
   std::vector<Unit*> kept_;  // gathered from forward to backward
+  const Unit* late_ = nullptr;  // behind it gathers are to be started
   SmallUnits small_;         // of units_; empty: not known yet
   GatherOrder forward_;
   GatherOrder evaluation_;

@@ -77,10 +77,9 @@ class Step {
       for (size_t other = 0; other < states_.size(); ++other) {
         if (!is_around(other, visit.unit) && is_complete(other)) free(other);
       }
-      if (visit.backward_reads == BackwardReads::parameters) {
-        bring(visit.unit, Pass::backward);
-      }
-      if (gathers_.starts_late()) free_inputs();
+      const bool reads = visit.backward_reads == BackwardReads::parameters;
+      if (reads) bring(visit.unit, Pass::backward);
+      if (reads && gathers_.starts_late()) free_inputs();
       add(offloads_.come_back(i) + visit.again_bytes);
       take_gradients(visit);
       add(-visit.again_bytes - visit.kept_bytes);

@@ -157,7 +157,6 @@ class Unit final : public StorageOwner,
     bool joined_late = false;  // took part first when backward had begun
     bool reduced = false;
     bool released = false;  // resharded since its last use in this backward
-    bool is_passed = false;  // gathers of what comes next were started
   };
   Pass pass;
   ReadProgress reads;

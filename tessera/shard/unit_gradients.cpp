@@ -57,7 +57,7 @@ void Unit::on_gradient(size_t g, size_t i) {
   }
   if (!complete()) return;
   // Before its reduction, on all ranks.
-  context_->start_next_gathers(*this);
+  context_->start_late_gathers(*this);
   release_on_completion();
   if (gradient_sync) context_->issue_reductions();
 }

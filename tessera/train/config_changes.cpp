@@ -13,9 +13,10 @@ namespace {
 
 constexpr std::array<std::string_view, 5> kNotCompared = {
     "data.", "output.", "checkpoint.", "distributed.", "model.preset"};
-constexpr std::array<std::string_view, 6> kFreeOfModel = {
-    "model.init_std",  "model.dropout",        "model.kernels",
-    "model.recompute", "model.selective_last", "model.offload_blocks"};
+constexpr std::array<std::string_view, 7> kFreeOfModel = {
+    "model.init_std",        "model.dropout",        "model.kernels",
+    "model.recompute",       "model.selective_last", "model.offload_blocks",
+    "model.offload_gb_per_s"};
 
 struct TomlText {
   std::string operator()(const ConfigArray&) const { return "[...]"; }

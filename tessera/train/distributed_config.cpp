@@ -1,5 +1,7 @@
 #include "tessera/train/distributed_config.h"
 
+#include "tessera/comm/peer_rounds.h"
+
 namespace tessera::train {
 
 std::optional<Transport> transport_of(TransportChoice choice) {
@@ -15,6 +17,8 @@ void read_distributed(ConfigReader& reader, DistributedConfig& distributed) {
              {{"auto", TransportChoice::automatic},
               {"nccl", TransportChoice::nccl},
               {"copy_engines", TransportChoice::copy_engines}});
+  reader.get("distributed.window_mib", distributed.window_mib, "auto",
+             {.min = 1, .max = kMostPeerWindowMib});
 }
 
 }  // namespace tessera::train

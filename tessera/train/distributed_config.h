@@ -14,6 +14,7 @@ enum class TransportChoice { automatic, nccl, copy_engines };
 struct DistributedConfig {
   double timeout_seconds = 0;  // 0: 600 on NCCL, 1800 on Gloo
   TransportChoice transport = TransportChoice::automatic;
+  std::optional<int64_t> window_mib = {};  // as InitOptions
 };
 
 /// Empty for automatic.

@@ -141,6 +141,7 @@ void require_selective_last(const ModelConfig& m) {
 }
 
 void require_offload_blocks(const ModelConfig& m) {
+  require_positive("offload_gb_per_s", m.offload_gb_per_s);
   const int64_t others = m.layers - m.selective_last;
   require<InvalidArgument>(
       m.offload_blocks >= 0 && m.offload_blocks <= others, [&] {
@@ -210,12 +211,13 @@ RecomputePolicy recompute_of(const ModelConfig& m, int64_t block) {
 }
 
 double blocks_of_a_copy(const ModelConfig& m) {
-  constexpr double kFlops = 600e12, kLink = 49e9;
+  constexpr double kFlops = 600e12;
+  const double link = m.offload_gb_per_s * 1e9;
   const int64_t kv_dim = m.dim / m.heads * m.kv_heads;
   const auto bytes = static_cast<double>(2 * 2 * (m.dim + kv_dim + m.ffn));
   const auto flops =
       static_cast<double>(2 * num_block_parameters(m) + 2 * m.dim * m.seq);
-  return bytes / kLink / (flops / kFlops);
+  return bytes / link / (flops / kFlops);
 }
 
 int64_t num_parameters(const ModelConfig& m) {

@@ -52,6 +52,7 @@ struct ModelConfig {
   int64_t selective_last = 0;
   // So many of the others, spread over them: offload.
   int64_t offload_blocks = 0;
+  double offload_gb_per_s = 49;  // of the link to the host: an H200's PCIe 5
   // In training, of the embedding and of what each half of a block adds.
   double dropout = 0;
 
@@ -85,8 +86,8 @@ void validate(const ModelConfig& model);
                                            int64_t block);
 
 /// RecomputePolicy::offload: during so many blocks of forward the link to the
-/// host copies what one block keeps. In bf16 on an H200 with PCIe 5, where
-/// forward makes 600 TFLOP/s and the link 49 GB/s.
+/// host copies what one block keeps, in bf16 on a GPU whose forward makes 600
+/// TFLOP/s, as an H200.
 [[nodiscard]] double blocks_of_a_copy(const ModelConfig& model);
 
 /// A matrix that embedding and head share counts once.

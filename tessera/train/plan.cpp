@@ -162,7 +162,7 @@ MemoryPlan plan_memory(const std::vector<UnitPlan>& units, const StepPlan& plan,
   if (o.shard.gather_copy == CopyForGathers::kept) {
     m.copies = sum_of(units, &UnitPlan::shard_numel) * compute_bytes(o);
   }
-  m.windows = num_links(o) * kPeerWindowBytes;
+  m.windows = num_links(o) * (o.window_mib << 20);
   m.peak = whole.peak() + m.tables + m.copies + m.windows;
   m.host_activations = host_bytes(o.model, forward_shape(o));
   if (o.kernels == Kernels::cpu) m.peak += m.host_activations;

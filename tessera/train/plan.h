@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/comm/peer_rounds.h"
 #include "tessera/comm/transport.h"
 #include "tessera/shard/resident_bytes.h"
 #include "tessera/train/plan_model.h"
@@ -31,6 +32,7 @@ struct PlanOptions {
   Kernels kernels = Kernels::cuda;
   OptimizerStep optimizer_step = OptimizerStep::after_backward;
   Transport transport = Transport::nccl;
+  int64_t window_mib = kPeerWindowMib;  // of copy_engines
 };
 
 /// `count` units alike. Numbers of elements, of one unit.

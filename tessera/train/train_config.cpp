@@ -89,6 +89,7 @@ void read_model(ConfigReader& reader, TrainConfig& config) {
               {"block", RecomputePolicy::block}});
   reader.get("model.selective_last", model.selective_last, {.min = 0});
   reader.get("model.offload_blocks", model.offload_blocks, {.min = 0});
+  reader.get("model.offload_gb_per_s", model.offload_gb_per_s, {.above = 0});
   reader.get("model.dropout", model.dropout, {.min = 0, .max = 1});
   reader.get("model.init_std", config.init_std, {.above = 0});
   with_place(reader, [&] { validate(model); });

@@ -41,6 +41,8 @@ constexpr std::array kDocs = {
            "so many of the last blocks are recomputed selectively"},
     KeyDoc{"model.offload_blocks",
            "so many of the others, spread, keep activations in host memory"},
+    KeyDoc{"model.offload_gb_per_s",
+           "of the link to it; how long a copy holds memory is reckoned by it"},
     KeyDoc{"model.dropout", "share of activations that training sets to zero"},
     KeyDoc{"model.init_std", "deviation of the first weights"},
     KeyDoc{"train.steps", "updates of the weights"},
@@ -121,6 +123,9 @@ constexpr std::array kDocs = {
         "distributed.transport",
         "of gathers and reduce-scatters between the GPUs of a machine: nccl, "
         "copy_engines, or auto: what TESSERA_TRANSPORT says, else nccl"},
+    KeyDoc{"distributed.window_mib",
+           "of copy_engines: memory of a GPU that the others copy from, for "
+           "each of two kinds of calls; auto: TESSERA_WINDOW_MIB, else 64"},
 };
 
 std::string_view doc_of(std::string_view key) {

@@ -49,6 +49,13 @@ TEST(Environment, KnowsTwoTransports) {
   EXPECT_THROW((void)environment::uses_copy_engines(), InvalidArgument);
 }
 
+TEST(Environment, KnowsTheSizeOfWindows) {
+  const Variable unset("TESSERA_WINDOW_MIB", nullptr);
+  EXPECT_EQ(environment::window_mib(), std::nullopt);
+  const Variable variable("TESSERA_WINDOW_MIB", "16");
+  EXPECT_EQ(environment::window_mib(), 16);
+}
+
 TEST(Environment, ReadsWholeNumbersOnly) {
   for (const char* text : {"0", "17", "-3"}) {
     const Variable variable("TESSERA_TEST_N", text);

@@ -52,14 +52,14 @@ class CheckLayers(unittest.TestCase):
     def test_a_lower_layer_may_not_include_a_higher_one(self):
         self.assert_breaks(
             {"tessera/mesh/a.cpp": '\n#include "tessera/shard/unit.h"\n'},
-            "tessera/mesh/a.cpp:2: layers: mesh/ (layer 3) includes shard/ "
-            "(layer 5)")
+            "tessera/mesh/a.cpp:2: layers: mesh/ (layer 4) includes shard/ "
+            "(layer 6)")
 
     def test_folders_of_one_layer_may_not_include_each_other(self):
         self.assert_breaks(
             {"tessera/shard/a.cpp": '#include "tessera/optim/adamw.h"\n'},
-            "tessera/shard/a.cpp:1: layers: shard/ (layer 5) includes optim/ "
-            "(layer 5)")
+            "tessera/shard/a.cpp:1: layers: shard/ (layer 6) includes optim/ "
+            "(layer 6)")
 
     def test_a_folder_without_a_layer_is_named(self):
         self.assert_breaks(

@@ -147,6 +147,7 @@ std::vector<at::Tensor> loss_and_gradients(ModelKernels kernels,
     config.recompute = recompute;
     config.selective_last = selective_last;
     config.offload_blocks = offload_blocks;
+    config.offload_gb_per_s = 1e9;  // memory goes behind the next block
     auto model = test::sharded(config, init_device_mesh(world));
     auto batch = test::random_batch(config, 2, world.rank());
     batch.target[0][3] = kNoTarget;
