@@ -79,8 +79,7 @@ struct DeviceGraph::Impl {
       : device(where), stream(make_stream(where, StreamPriority::normal)) {}
 
   void give_back_memory() const {
-    const c10::cuda::CUDAGuard guard(device);
-    c10::cuda::device_synchronize();
+    wait();
     c10::cuda::CUDACachingAllocator::emptyCache();
   }
 
@@ -97,21 +96,26 @@ struct DeviceGraph::Impl {
     (void)cudaGetLastError();
   }
 
+  void wait() const {
+    const c10::cuda::CUDAGuard guard(device);
+    c10::cuda::device_synchronize();
+  }
+
+  /// Does not wait: where a replay is stuck, the rank has an error to report.
+  /// What a replay at work may still write is then nobody's any more.
   void drop() {
     if (!graph) return;
-    // Replays may still be at work in memory that others then have.
-    (void)error_of([&] {
-      const c10::cuda::CUDAGuard guard(device);
-      c10::cuda::device_synchronize();
-    });
+    bool is_idle = false;
+    (void)error_of([&] { is_idle = replayed.reached(); });
     graph.reset();
-    note_graph_gone(id);
+    if (is_idle) note_graph_gone(id);
   }
 
   c10::Device device;
   c10::Stream stream;
   std::unique_ptr<at::cuda::CUDAGraph> graph;
   uint64_t id = 0;  // of its capture
+  StreamEvent replayed;
 };
 
 DeviceGraph::DeviceGraph(c10::Device device) {
@@ -137,6 +141,7 @@ void DeviceGraph::run(const std::function<void()>& body) {
 }
 
 void DeviceGraph::capture(const std::function<void()>& body) {
+  impl_->wait();
   drop();
   impl_->give_back_memory();
   const Aside aside(impl_->stream);
@@ -163,6 +168,9 @@ void DeviceGraph::capture(const std::function<void()>& body) {
       "branch on a tensor's value, no tensor made from values on the host."));
 }
 
-void DeviceGraph::replay() { impl_->graph->replay(); }
+void DeviceGraph::replay() {
+  impl_->graph->replay();
+  impl_->replayed.record(current_stream(impl_->device));
+}
 
 }  // namespace tessera
