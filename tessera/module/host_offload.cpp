@@ -34,8 +34,12 @@ void HostOffload::keep(const std::vector<at::Tensor>& values,
     user.register_hook([kept](const at::Tensor&) { kept->fill(); });
   }
   if (!kept) return;
+  // Of graphs that are gone.
   while (!recent_.empty() && recent_.front().kept.expired()) {
     recent_.pop_front();
+  }
+  while (!under_way_.empty() && under_way_.front().kept.expired()) {
+    under_way_.pop_front();
   }
   recent_.push_back({part_, kept});
   under_way_.push_back({schedule_.start(part_ + 1), kept});

@@ -21,7 +21,8 @@
 //
 // A step that does this can be captured in a CUDA graph, after one that was not
 // (pinned memory cannot be had in a capture). The object must outlive the
-// graph, and no later step outside of it uses the same host memory.
+// graph, and while the graph lives no step outside of it uses the same host
+// memory.
 //
 // On a CPU values are copied as well, so that a configuration can be tried;
 // nothing is gained there.
@@ -51,13 +52,14 @@ class HostOffload {
   explicit HostOffload(double parts_of_a_copy = 3);
 
   /// Copies `values` out, takes their memory at the end of one of the next
-  /// parts, and has it back when the gradient of the first of
-  /// `users` comes. All that autograd saved them for must be behind `users`;
-  /// nothing else may read or write them from here on. Does nothing where no
-  /// user is part of a graph, and in the second run of a recomputed region,
-  /// whose backward comes at once. Errors: InvalidArgument for a value that is
-  /// not contiguous or not the
+  /// parts, and has it back when the gradient of the first of `users` comes.
+  /// All that autograd saved them for must be behind `users`; nothing else may
+  /// read or write them from here on. Does nothing where no user is part of a
+  /// graph, and in the second run of a recomputed region, whose backward comes
+  /// at once. Errors: InvalidArgument for a value that is not contiguous or not
+  /// the
   ///         whole of its storage, or on another device than the first;
+  ///         InvalidState in a capture for which no host memory is left;
   ///         c10::Error when there is not so much host memory.
   void keep(const std::vector<at::Tensor>& values,
             const std::vector<at::Tensor>& users);

@@ -6,6 +6,7 @@
 #include <torch/torch.h>
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -31,19 +32,28 @@ struct Chain {
     }
   }
 
-  Tensor forward(const Tensor& x, HostOffload* offload) {
+  /// `behind` sees each part's result.
+  using Behind = std::function<void(const Tensor&)>;
+  Tensor parts(const Tensor& x, HostOffload* offload,
+               const Behind& behind = nullptr) {
     kept.clear();
     Tensor value = x;
     for (const Tensor& weight : weights) {
       const Tensor inner = torch::mm(value, weight);
-      const Tensor result = inner.sin();  // keeps `inner`
+      value = inner.sin();  // keeps `inner`
       kept.push_back(inner.detach());
       if (offload != nullptr) {
-        offload->keep({inner}, {result});
-        offload->end_part(result);
+        offload->keep({inner}, {value});
+        offload->end_part(value);
       }
-      value = result;
+      if (behind) behind(value);
     }
+    return value;
+  }
+
+  Tensor forward(const Tensor& x, HostOffload* offload,
+                 const Behind& behind = nullptr) {
+    const Tensor value = parts(x, offload, behind);
     if (offload != nullptr) offload->end_forward(value);
     return value;
   }
@@ -100,20 +110,14 @@ TEST(HostOffload, GivesTheBitsOfABackwardWithout) {
 TEST(HostOffload, ValuesHaveMemoryWhenTheirGradientHasCome) {
   Chain chain(5);
   HostOffload offload;
-  Tensor value = input();
   std::vector<std::string> places;
-  for (const Tensor& weight : chain.weights) {
-    const Tensor inner = torch::mm(value, weight);
-    value = inner.sin();
-    chain.kept.push_back(inner.detach());
-    offload.keep({inner}, {value});
+  const Tensor out = chain.forward(input(), &offload, [&](const Tensor& value) {
     value.register_hook(
         [&](const Tensor&) { places.push_back(chain.places()); });
-  }
-  offload.end_forward(value);
+  });
   EXPECT_EQ(chain.places(), "hhhhh");
-  value.sum().backward();
-  // What comes one ahead has memory of its own until it is needed.
+  out.sum().backward();
+  // What comes ahead has memory of its own until it is needed.
   EXPECT_EQ(places, (std::vector<std::string>{"hhhhd", "hhhdd", "hhddd",
                                               "hdddd", "ddddd"}));
 }
@@ -122,18 +126,12 @@ TEST(HostOffload, ValuesHaveMemoryWhenTheirGradientHasCome) {
 std::vector<std::string> places_in_forward(double parts_of_a_copy) {
   Chain chain(6);
   HostOffload offload(parts_of_a_copy);
-  Tensor value = input();
   std::vector<std::string> places;
-  for (const Tensor& weight : chain.weights) {
-    const Tensor inner = torch::mm(value, weight);
-    value = inner.sin();
-    chain.kept.push_back(inner.detach());
-    offload.keep({inner}, {value});
-    offload.end_part(value);
+  const Tensor out = chain.parts(input(), &offload, [&](const Tensor&) {
     places.push_back(chain.places());
-  }
+  });
   // What was not settled needs no copy back.
-  value.sum().backward();
+  out.sum().backward();
   EXPECT_EQ(chain.places(), "dddddd");
   return places;
 }
@@ -270,7 +268,6 @@ TEST(OffloadTimeline, CountsWhatLeavesInForward) {
     Chain chain(layers);
     HostOffload offload(1.3);
     OffloadTimeline timeline(1.3);
-    Tensor value = input();
     int64_t now = 0;
     const auto expect_now = [&](const std::string& when) {
       int64_t there = 0;
@@ -279,19 +276,13 @@ TEST(OffloadTimeline, CountsWhatLeavesInForward) {
       }
       EXPECT_EQ(there, now) << when << ", layers: " << layers;
     };
-    for (const Tensor& weight : chain.weights) {
-      const Tensor inner = torch::mm(value, weight);
-      value = inner.sin();
-      chain.kept.push_back(inner.detach());
-      offload.keep({inner}, {value});
-      offload.end_part(value);
+    (void)chain.forward(input(), &offload, [&](const Tensor& value) {
       now += 48 - timeline.keep(48);
       expect_now("a part");
       offload.end_part(value);
       now -= timeline.keep(0);
       expect_now("a part that keeps nothing");
-    }
-    offload.end_forward(value);
+    });
     now -= timeline.end_forward();
     EXPECT_EQ(now, 0);
     expect_now("end of forward");
