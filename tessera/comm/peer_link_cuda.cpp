@@ -15,6 +15,7 @@
 #include "tessera/comm/call_bytes.h"
 #include "tessera/comm/peer_rounds.h"
 #include "tessera/comm/peer_window.h"
+#include "tessera/device/capture.h"
 #include "tessera/device/host_memory.h"
 #include "tessera/kernels/launch.h"
 
@@ -34,15 +35,6 @@ std::optional<cuda::Element> element_of(c10::ScalarType type) {
   if (type == c10::kBFloat16) return cuda::Element::bfloat16;
   if (type == c10::kHalf) return cuda::Element::float16;
   return std::nullopt;
-}
-
-/// 0 outside of a capture.
-uint64_t capture_of(cudaStream_t stream) {
-  cudaStreamCaptureStatus status{cudaStreamCaptureStatusNone};
-  unsigned long long id = 0;
-  C10_CUDA_CHECK(cudaStreamGetCaptureInfo(stream, &status, &id, nullptr,
-                                          nullptr, nullptr, nullptr));
-  return status == cudaStreamCaptureStatusNone ? 0 : id;
 }
 
 int64_t window_bytes(const PeerLink::Place& place) {
@@ -235,7 +227,8 @@ class CudaPeerLink final : public PeerLink {
   void begin_call() {
     const auto current = c10::cuda::getCurrentCUDAStream(place_.device.index());
     stream_ = current.stream();
-    const uint64_t capture = capture_of(stream_);
+    // 0 outside of a capture.
+    const uint64_t capture = capture_id(place_.device).value_or(0);
     const bool changed = capture != capture_;
     if (capture == 0) {
       last_call_.block(current.unwrap());

@@ -56,11 +56,12 @@ class HostOffload {
   /// All that autograd saved them for must be behind `users`; nothing else may
   /// read or write them from here on. Does nothing where no user is part of a
   /// graph, and in the second run of a recomputed region, whose backward comes
-  /// at once. Errors: InvalidArgument for a value that is not contiguous or not
-  /// the
-  ///         whole of its storage, or on another device than the first;
-  ///         InvalidState in a capture for which no host memory is left;
-  ///         c10::Error when there is not so much host memory.
+  /// at once.
+  ///
+  /// Errors: InvalidArgument for a value that is not contiguous, not the whole
+  ///         of its storage, or on another device than the first; InvalidState
+  ///         in a capture for which no host memory is left; c10::Error when
+  ///         there is not so much host memory.
   void keep(const std::vector<at::Tensor>& values,
             const std::vector<at::Tensor>& users);
 

@@ -29,8 +29,9 @@ class HostSlots {
   /// Of `num_bytes` or more, for a step that goes into the graph `capture`, or
   /// into none; behind a call of `stream`. All copies to and from slots go on
   /// `stream`, one after the other: so one that is given back while it is still
-  /// being read may be taken at once. Errors: InvalidState in a capture for
-  /// which none is free.
+  /// being read may be taken at once.
+  ///
+  /// Errors: InvalidState in a capture for which none is free.
   [[nodiscard]] HostSlot take(int64_t num_bytes, c10::Device device,
                               const std::optional<uint64_t>& capture);
   void give_back(HostSlot slot);

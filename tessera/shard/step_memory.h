@@ -43,8 +43,8 @@ struct StepMemory {
   std::vector<UnitVisit> visits = {};
   int64_t optimizer_bytes = 0;  // for Adam twice the shards that are trained
   ReduceBuffers reduce_buffers = ReduceBuffers::until_end;
-  size_t prefetch = 0;          // FullyShardOptions::prefetch
-  int64_t replicas = 1;         // HSDP
+  size_t prefetch = 0;   // FullyShardOptions::prefetch
+  int64_t replicas = 1;  // HSDP
   BackwardOverlap backward_overlap = BackwardOverlap::full;
   double visits_of_a_copy = 1;  // of offloaded bytes: CopySchedule
   Masters masters = Masters::on_device;
