@@ -102,9 +102,10 @@ std::tuple<Tensor, Tensor, Tensor> add_rms_norm(const Tensor& input,
 }
 
 /// Enough to fill the device; each writes one row of partial sums.
-int num_backward_blocks(int64_t rows) {
+int num_backward_blocks(int64_t rows, int64_t bytes_of_row) {
   const int64_t fill =
-      4 * at::cuda::getCurrentDeviceProperties()->multiProcessorCount;
+      (bytes_of_row > cuda::kLongestShortRow ? 4 : 2) *
+      at::cuda::getCurrentDeviceProperties()->multiProcessorCount;
   return static_cast<int>(std::min(rows, fill));
 }
 
@@ -123,7 +124,8 @@ std::tuple<Tensor, Tensor> rms_norm_backward(const Tensor& gradient,
   const Tensor dy = as(gradient, x);
   const Tensor more = dsum ? as(*dsum, x) : Tensor();
   const Tensor scale = as(weight, x);
-  const int blocks = num_backward_blocks(rstd.numel());
+  const int blocks = num_backward_blocks(
+      rstd.numel(), dim * static_cast<int64_t>(x.element_size()));
   Tensor dx = at::empty_like(x);
   Tensor dweight = at::empty({dim}, x.options());
   Tensor partial = at::empty({blocks, dim}, x.options().dtype(at::kFloat));

@@ -52,6 +52,9 @@ struct RmsNormBackward {
 void launch(const RmsNormBackward& call, Stream stream);
 /// Longer rows, in float, do not fit a block's 48 KiB beside its other sums.
 inline constexpr int64_t kLongestNorm = 12 * 1000;
+/// Bytes. Up to here a thread has one load of a row, and a block some rows at
+/// once.
+inline constexpr int64_t kLongestShortRow = 512 * 16;
 
 /// Pairs (i, i + half) of rows of 2 * half elements, each turned by the angle
 /// of its position. Rows are contiguous and lie where the strides say.
@@ -137,6 +140,19 @@ struct AdamW {
   double beta1, beta2, eps, weight_decay;
 };
 void launch(const AdamW& call, Stream stream);
+
+/// norm = sqrt(sum of squares of `values`), all of one element type. A tensor
+/// without elements has 0.
+struct TwoNorm {
+  Element element;
+  int64_t numel;
+  const void* values;
+  float* partial;  // [kTwoNormBlocks]
+  float* norm;
+};
+inline constexpr int kTwoNormBlocks = 528;
+/// All of them, in few kernels.
+void launch(const TwoNorm* calls, int count, Stream stream);
 
 /// Ranks of one machine that copy to and from each other's memory.
 inline constexpr int kMostPeers = 16;

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <utility>
 
+#include "tessera/kernels/two_norm.h"
+
 namespace tessera {
 namespace {
 
@@ -26,6 +28,17 @@ size_t append_chunks(std::vector<at::Tensor>& chunks,
   return cut.size();
 }
 
+/// Of tensors without holes.
+std::vector<at::Tensor> norms_of_dense(const std::vector<at::Tensor>& tensors,
+                                       double p, at::ScalarType dtype) {
+  if (tensors.empty()) return {};
+  if (p == 2) {
+    auto norms = two_norms_in_one_pass(tensors);
+    if (!norms.empty()) return norms;
+  }
+  return at::_foreach_norm(tensors, p, dtype);
+}
+
 /// One tensor that is not dense would send all of a foreach call another way,
 /// on which norms round differently.
 std::vector<at::Tensor> norms_of_each(const std::vector<at::Tensor>& tensors,
@@ -34,8 +47,7 @@ std::vector<at::Tensor> norms_of_each(const std::vector<at::Tensor>& tensors,
   for (const at::Tensor& tensor : tensors) {
     if (tensor.is_non_overlapping_and_dense()) dense.push_back(tensor);
   }
-  std::vector<at::Tensor> taken;
-  if (!dense.empty()) taken = at::_foreach_norm(dense, p, dtype);
+  const auto taken = norms_of_dense(dense, p, dtype);
   if (dense.size() == tensors.size()) return taken;
   auto next = taken.begin();
   std::vector<at::Tensor> norms;

@@ -21,6 +21,7 @@
 #include "tessera/shard/full_parameters.h"
 #include "tessera/shard/fully_shard.h"
 #include "tessera/train/build_model_meta.h"
+#include "tests/device/graph/around.h"
 #include "tests/device/graph/cases.h"
 #include "tests/trainer/small_model.h"
 
@@ -321,6 +322,8 @@ int main(int argc, char** argv) {
   }
   count("host wait", [&] { return check_host_wait(mesh); });
   count("host wait named", [&] { return check_host_wait_is_named(mesh); });
+  count("own graph", [&] { return check_own_graph(mesh); });
+  count("drop at work", [&] { return check_drop_at_work(mesh); });
   std::printf("rank %d: %d failures\n", world.rank(), failures);
   return failures == 0 ? 0 : 1;
 }

@@ -116,9 +116,10 @@ std::string named(const char* name, at::IntArrayRef sizes) {
 
 void check_norms(Agreement& agreement) {
   const std::vector<std::pair<int64_t, int64_t>> sizes = {
-      {1, 1},     {1, 8},     {3, 7},      {5, 96},    {2, 1000},
-      {17, 768},  {257, 33},  {4096, 320}, {64, 4096}, {1000, 2048},
-      {3, 12000}, {2, 12008}, {0, 64},     {7, 20000}};
+      {1, 1},       {1, 8},     {3, 7},      {5, 96},    {2, 1000},
+      {17, 768},    {257, 33},  {4096, 320}, {64, 4096}, {1000, 2048},
+      {3, 12000},   {2, 12008}, {0, 64},     {7, 20000}, {5001, 1024},
+      {3001, 3072}, {700, 5120}};
   for (const auto& [rows, dim] : sizes) {
     const Tensor weight = random({dim}) * 0.2 + 1;
     agreement.check(named("rms_norm", {rows, dim}),

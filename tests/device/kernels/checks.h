@@ -16,6 +16,10 @@ int check_graph();
 /// and passes of its own for clipping and the copy.
 int check_adamw();
 
+/// The 2-norms of tensors of odd sizes and all dtypes against double; the same
+/// bits alone, beside others and where they begin unaligned.
+int check_two_norms();
+
 /// Sums and casts of stretches, as gathers and reduce-scatters between GPUs have
 /// them, against LibTorch's.
 int check_peers();

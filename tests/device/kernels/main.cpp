@@ -12,7 +12,7 @@ int main() {
   try {
     measure_speed();
     const int failures = check_agreement() + check_adamw() + check_graph() +
-                         check_peers() + check_products();
+                         check_peers() + check_products() + check_two_norms();
     std::printf("device_kernels: %d FAILED\n", failures);
     return failures == 0 ? 0 : 1;
   } catch (const std::exception& error) {

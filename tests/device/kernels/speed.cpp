@@ -11,6 +11,7 @@
 #include "tessera/kernels/rms_norm.h"
 #include "tessera/kernels/rope.h"
 #include "tessera/kernels/swiglu.h"
+#include "tessera/kernels/two_norm.h"
 #include "tests/device/kernels/checks.h"
 
 namespace device_kernels {
@@ -100,6 +101,17 @@ void measure_norms() {
       });
 }
 
+/// Of the gradients of a block of 1b on two ranks.
+void measure_two_norm() {
+  const std::vector<Tensor> floats = {
+      torch::randn({30 << 20}, torch::device(torch::kCUDA))};
+  const double bytes = static_cast<double>(floats[0].numel()) * 4;
+  kernel("2-norm", bytes,
+         [&] { (void)tessera::two_norms_in_one_pass(floats); });
+  kernel("2-norm of LibTorch", bytes,
+         [&] { (void)at::_foreach_norm(floats, 2); });
+}
+
 void measure_rope() {
   const int64_t width = kDim / kHeads;
   const Tensor flat = random({2, kTokens / 2, kDim}).requires_grad_();
@@ -164,6 +176,7 @@ void measure_cross_entropy() {
 
 void measure_speed() {
   measure_norms();
+  measure_two_norm();
   measure_rope();
   measure_swiglu();
   measure_cross_entropy();
