@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "tessera/shard/each_tensor.h"
+#include "tessera/module/each_tensor.h"
 #include "tessera/shard/unit.h"
 
 namespace tessera {

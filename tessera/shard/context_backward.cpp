@@ -1,8 +1,7 @@
-#include <torch/csrc/autograd/engine.h>
-
 #include <algorithm>
 #include <utility>
 
+#include "tessera/module/backward_end.h"
 #include "tessera/shard/context.h"
 #include "tessera/shard/trace_range.h"
 
@@ -19,27 +18,9 @@ void ShardContext::ensure_backward() {
   }
   backward_running_ = true;
   backward_unit_ = nullptr;
-  // The callback owns a guard: when the graph task dies without running it, the
-  // backward pass has failed. It keeps the context alive.
-  class Guard {
-   public:
-    explicit Guard(std::shared_ptr<ShardContext> context)
-        : context_(std::move(context)) {}
-    ~Guard() {
-      if (!ran_) context_->abandon_backward();
-    }
-    void run() {
-      ran_ = true;
-      context_->finish_backward();
-    }
-
-   private:
-    std::shared_ptr<ShardContext> context_;
-    bool ran_ = false;
-  };
-  auto guard = std::make_shared<Guard>(shared_from_this());
-  torch::autograd::Engine::get_default_engine().queue_callback(
-      [guard] { guard->run(); });
+  // They keep the context alive.
+  at_backward_end([self = shared_from_this()] { self->finish_backward(); },
+                  [self = shared_from_this()] { self->abandon_backward(); });
 }
 
 // First gathered, last reduced: the order in which backward completes units,

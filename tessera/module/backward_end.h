@@ -1,0 +1,13 @@
+// The end of the backward pass that is running on this thread.
+#pragma once
+
+#include <functional>
+
+namespace tessera {
+
+/// Calls `finish`, whose errors the caller of backward() gets, when the engine
+/// has run all of the pass, or `fail` when an error ended it before. Called
+/// inside of a backward pass; of one in another, it is the inner one's end.
+void at_backward_end(std::function<void()> finish, std::function<void()> fail);
+
+}  // namespace tessera

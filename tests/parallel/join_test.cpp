@@ -1,0 +1,188 @@
+#include "tessera/parallel/join.h"
+
+#include <atomic>
+
+#include "tests/parallel/support.h"
+
+namespace tessera::test {
+namespace {
+
+using Ddp = DistributedDataParallel<std::shared_ptr<ChainImpl>>;
+
+class JoinTest : public DoubleByDefault {};
+
+int batches_of(int rank) { return 1 + 2 * rank; }
+
+/// Steps of SGD on as many batches as this rank has.
+void train(Ddp& ddp, int rank) {
+  const auto optimizer = make_sgd(ddp.module()->parameters());
+  for (int step = 0; step < batches_of(rank); ++step) {
+    optimizer->zero_grad();
+    ddp(batch(rank, step)).square().mean().backward();
+    optimizer->step();
+  }
+}
+
+/// The same in one process: ranks without a batch count as zeros.
+Tensors trained_alone(int world_size, JoinDivisor divisor) {
+  const Model model = build(make_chain);
+  auto& chain = dynamic_cast<ChainImpl&>(*model);
+  const auto optimizer = make_sgd(model->parameters());
+  for (int step = 0; step < batches_of(world_size - 1); ++step) {
+    optimizer->zero_grad();
+    int active = 0;
+    for (int rank = 0; rank < world_size; ++rank) {
+      active += step < batches_of(rank) ? 1 : 0;
+    }
+    for (int rank = 0; rank < world_size; ++rank) {
+      if (step >= batches_of(rank)) continue;
+      const int ranks = divisor == JoinDivisor::all_ranks ? world_size : active;
+      (chain.forward(batch(rank, step)).square().mean() / ranks).backward();
+    }
+    optimizer->step();
+  }
+  return plain_values(*model);
+}
+
+TEST_F(JoinTest, RanksWithoutBatchesCountAsZerosAndEndWithTheSameModel) {
+  for (const auto divisor :
+       {JoinDivisor::all_ranks, JoinDivisor::active_ranks}) {
+    for (const int world_size : {1, 2, 3, 4}) {
+      const Tensors want = trained_alone(world_size, divisor);
+      on_ranks(world_size, [&](const World& world) {
+        Ddp ddp(as_chain(build(make_chain)),
+                options_over(world, {.bucket_cap_mib = kSmallBuckets}));
+        join({&ddp}, [&] { train(ddp, world.rank()); }, {.divisor = divisor});
+        expect_close(plain_values(*ddp.module()), want,
+                     str("values at W = ", world_size));
+      });
+    }
+  }
+}
+
+TEST_F(JoinTest, WorksWithUnusedOnesAndAStaticGraph) {
+  const Tensors want = trained_alone(3, JoinDivisor::all_ranks);
+  for (DataParallelOptions options :
+       {DataParallelOptions{.unused_parameters = UnusedParameters::find},
+        DataParallelOptions{.static_graph = StaticGraph::yes},
+        DataParallelOptions{.gradient_memory = GradientMemory::bucket}}) {
+    options.bucket_cap_mib = kSmallBuckets;
+    on_ranks(3, [&](const World& world) {
+      Ddp ddp(as_chain(build(make_chain)), options_over(world, options));
+      join({&ddp}, [&] { train(ddp, world.rank()); });
+      expect_close(plain_values(*ddp.module()), want, "values");
+    });
+  }
+}
+
+TEST_F(JoinTest, StepsWithoutSyncAreShadowedWithoutReductions) {
+  on_ranks(2, [](const World& world) {
+    const auto model = as_chain(build(make_chain));
+    Ddp ddp(model, options_over(world));
+    join({&ddp}, [&] {
+      if (world.rank() == 0) return;
+      for (int step = 0; step < 2; ++step) {
+        const NoSync no_sync = ddp.no_sync();
+        ddp(batch(1, step)).sum().backward();
+      }
+      ddp(batch(1, 2)).sum().backward();
+    });
+    if (world.rank() == 0) {
+      EXPECT_FALSE(model->first->bias.grad().defined());
+      return;
+    }
+    const auto alone = as_chain(build(make_chain));
+    for (int step = 0; step < 3; ++step) {
+      (alone->forward(batch(1, step)).sum() / 2).backward();
+    }
+    expect_close(plain_gradients(*model), plain_gradients(*alone), "gradients");
+  });
+}
+
+TEST_F(JoinTest, BuffersComeFromARankThatHasBatches) {
+  struct CountingImpl : ChainImpl {
+    Tensor calls = register_buffer("calls", torch::zeros({}, torch::kLong));
+    Tensor forward(const Tensor& x) {
+      {
+        const torch::NoGradGuard no_grad;
+        calls += 1;
+      }
+      return ChainImpl::forward(x);
+    }
+  };
+  on_ranks(3, [](const World& world) {
+    const auto model = std::dynamic_pointer_cast<CountingImpl>(
+        build([] { return std::make_shared<CountingImpl>(); }));
+    DistributedDataParallel ddp(model, options_over(world));
+    join({&ddp}, [&] {
+      for (int step = 0; step < 2 * (2 - world.rank()); ++step) {
+        ddp(batch(world.rank(), step)).sum().backward();
+      }
+    });
+    EXPECT_EQ(model->calls.item<int64_t>(), 4);
+  });
+}
+
+TEST_F(JoinTest, OnRequestTheFirstEndIsAnErrorOnAllRanks) {
+  std::atomic<int> errors = 0;
+  on_ranks(3, [&](const World& world) {
+    Ddp ddp(as_chain(build(make_chain)), options_over(world));
+    const std::string message = message_of([&] {
+      join({&ddp}, [&] { train(ddp, world.rank()); },
+           {.when_one_ends = WhenOneEnds::raise});
+    });
+    EXPECT_TRUE(says(message, "a rank has no more batches"));
+    ++errors;
+    // Afterwards it may be used as before.
+    ddp(batch(world.rank(), 0)).sum().backward();
+  });
+  EXPECT_EQ(errors, 3);
+  on_ranks(2, [](const World& world) {
+    Ddp ddp(as_chain(build(make_chain)), options_over(world));
+    join({&ddp},
+         [&] {
+           for (int step = 0; step < 3; ++step) {
+             ddp(batch(world.rank(), step)).sum().backward();
+           }
+         },
+         {.when_one_ends = WhenOneEnds::raise});
+  });
+}
+
+TEST_F(JoinTest, WhatCannotBeJoinedIsAnError) {
+  on_ranks(2, [](const World& world) {
+    EXPECT_TRUE(says(message_of([] { join({}, [] {}); }), "nothing to join"));
+    Ddp ddp(as_chain(build(make_chain)), options_over(world));
+    EXPECT_TRUE(says(message_of([&] {
+                       join({&ddp, &ddp}, [] {});
+                     }),
+                     "stands here twice"));
+    EXPECT_TRUE(
+        says(message_of([&] { join({&ddp}, [&] { join({&ddp}, [] {}); }); }),
+             "in a join already"));
+    const auto alone = distributed::new_group(
+        world, {world.rank()}, {.callers = distributed::Callers::members});
+    Ddp other(as_chain(build(make_chain)), {.group = alone});
+    EXPECT_TRUE(says(message_of([&] {
+                       join({&ddp, &other}, [] {});
+                     }),
+                     "of several groups"));
+  });
+}
+
+TEST_F(JoinTest, AnErrorInOneRanksBodyEndsTheOthers) {
+  const std::string message = message_of([] {
+    on_ranks(3, [](const World& world) {
+      Ddp ddp(as_chain(build(make_chain)), options_over(world));
+      join({&ddp}, [&] {
+        train(ddp, world.rank());
+        if (world.rank() == 2) throw InvalidState("out of disk");
+      });
+    });
+  });
+  EXPECT_TRUE(says(message, "rank 2"));
+  EXPECT_TRUE(says(message, "out of disk"));
+}
+
+}  // namespace
+}  // namespace tessera::test

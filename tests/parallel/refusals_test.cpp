@@ -1,0 +1,205 @@
+// What DistributedDataParallel does not take, and how failures end.
+#include "tessera/module/on_meta.h"
+#include "tessera/shard/fully_shard.h"
+#include "tests/parallel/support.h"
+
+namespace tessera::test {
+namespace {
+
+using Ddp = DistributedDataParallel<std::shared_ptr<ChainImpl>>;
+
+class RefusalsTest : public DoubleByDefault {};
+
+std::string message_of_wrapping(const World& world, const Model& model,
+                                const DataParallelOptions& options) {
+  (void)world;
+  return message_of([&] { const Ddp ddp(as_chain(model), options); });
+}
+
+TEST_F(RefusalsTest, UnlikeModelsAreNamedOnAllRanks) {
+  on_ranks(3, [](const World& world) {
+    const Model model = build(make_chain);
+    if (world.rank() == 2) {
+      as_chain(model)->middle->weight.set_data(torch::zeros({7, 4}));
+    }
+    const std::string message =
+        message_of_wrapping(world, model, options_over(world));
+    EXPECT_TRUE(says(message, "'middle.weight' [7, 5] Double"));
+    EXPECT_TRUE(says(message, "on rank 0 and 'middle.weight' [7, 4]"));
+    EXPECT_TRUE(says(message, "on rank 2"));
+  });
+  on_ranks(2, [](const World& world) {
+    const Model model = build(make_chain);
+    if (world.rank() == 1) {
+      model->register_buffer("more", torch::zeros({2}));
+    }
+    EXPECT_TRUE(says(message_of_wrapping(world, model, options_over(world)),
+                     "number 6 is nothing on rank 0 and 'more' [2] Double"));
+  });
+}
+
+TEST_F(RefusalsTest, OptionsThatContradictEachOtherAreErrors) {
+  on_ranks(2, [](const World& world) {
+    const Model model = build(make_chain);
+    const auto group = distributed::new_group(world);
+    EXPECT_TRUE(says(message_of_wrapping(world, model, {}),
+                     "give a mesh or a group, and not both"));
+    EXPECT_TRUE(says(message_of_wrapping(world, model,
+                                         options_over(world, {.group = group})),
+                     "give a mesh or a group, and not both"));
+    const auto mesh = init_device_mesh(
+        world, {.shape = {1, 2}, .axes = {"dp_replicate", "dp_shard"}});
+    EXPECT_TRUE(says(message_of_wrapping(world, model, {.mesh = mesh}),
+                     "give one axis of it: mesh[\"dp_replicate\"]"));
+    EXPECT_TRUE(
+        says(message_of_wrapping(world, model,
+                                 options_over(world, {.bucket_cap_mib = 0})),
+             "bucket_cap_mib is 0; give more than 0"));
+    EXPECT_EQ(message_of_wrapping(world, model, {.group = group}), "");
+  });
+}
+
+TEST_F(RefusalsTest, ModelsThatCannotBeReducedAreErrors) {
+  on_ranks(2, [](const World& world) {
+    const Model frozen = build(make_chain);
+    for (auto& parameter : frozen->parameters()) {
+      parameter.requires_grad_(false);
+    }
+    EXPECT_TRUE(says(message_of_wrapping(world, frozen, options_over(world)),
+                     "no parameter that requires a gradient"));
+    const Model meta = on_meta(make_chain);
+    EXPECT_TRUE(says(message_of_wrapping(world, meta, options_over(world)),
+                     "'first.weight' is on the meta device"));
+    const Model sharded = build(make_chain);
+    fully_shard(*as_chain(sharded)->last, {.mesh = init_device_mesh(world)});
+    EXPECT_TRUE(says(message_of_wrapping(world, sharded, options_over(world)),
+                     "'last.weight' is sharded; name it in"));
+  });
+}
+
+TEST_F(RefusalsTest, IgnoredParametersMayBeShardedByFullyShard) {
+  const Model plain = build(make_chain);
+  const Tensors want = mean_gradients(
+      2,
+      [](ChainImpl& m, int rank) {
+        return m.forward(batch(rank, 0)).square().mean();
+      },
+      plain);
+  on_ranks(2, [&](const World& world) {
+    const auto model = as_chain(build(make_chain));
+    fully_shard(*model->last, {.mesh = init_device_mesh(world)});
+    Ddp ddp(model, options_over(world, {.ignored_parameters =
+                                            model->last->parameters()}));
+    ddp(batch(world.rank(), 0)).square().mean().backward();
+    expect_close(model->first->weight.grad(), want.at("first.weight"),
+                 "reduced");
+    expect_close(full_gradients(world, *model->last).at("weight"),
+                 want.at("last.weight"), "sharded");
+  });
+}
+
+TEST_F(RefusalsTest, FreezingOrCastingAWrappedParameterIsAnError) {
+  on_ranks(2, [](const World& world) {
+    const auto model = as_chain(build(make_chain));
+    Ddp ddp(model, options_over(world));
+    ddp(batch(world.rank(), 0)).sum().backward();
+    model->first->bias.requires_grad_(false);
+    EXPECT_TRUE(says(message_of([&] { (void)ddp(batch(world.rank(), 0)); }),
+                     "'first.bias' no longer requires a gradient"));
+    model->first->bias.requires_grad_(true);
+    ddp(batch(world.rank(), 0)).sum().backward();
+    model->to(torch::kFloat);
+    EXPECT_TRUE(says(message_of([&] {
+                       (void)ddp(batch(world.rank(), 0).to(torch::kFloat));
+                     }),
+                     "has another dtype or device"));
+  });
+}
+
+TEST_F(RefusalsTest, ABackwardOutlivingItsWrapperIsAnError) {
+  on_ranks(2, [](const World& world) {
+    const auto model = as_chain(build(make_chain));
+    Tensor loss;
+    {
+      Ddp ddp(model, options_over(world));
+      loss = ddp(batch(world.rank(), 0)).sum();
+    }
+    EXPECT_TRUE(says(message_of([&] { loss.backward(); }), "it is gone"));
+    // The module is as it was, without hooks.
+    model->zero_grad();
+    model->forward(batch(world.rank(), 0)).sum().backward();
+    EXPECT_TRUE(model->first->bias.grad().defined());
+  });
+}
+
+TEST_F(RefusalsTest, SparseAndDifferentiableGradientsAreErrors) {
+  on_ranks(1, [](const World& world) {
+    struct WordsImpl : nn::Module {
+      nn::Embedding words{register_module(
+          "words", nn::Embedding(nn::EmbeddingOptions(9, 4).sparse(true)))};
+      Tensor forward(const Tensor& x) { return words(x); }
+    };
+    const auto net = std::make_shared<WordsImpl>();
+    DistributedDataParallel sparse(net, options_over(world));
+    EXPECT_TRUE(
+        says(message_of([&] {
+               sparse(torch::tensor({1, 2}, torch::kLong)).sum().backward();
+             }),
+             "a gradient is sparse"));
+    Ddp ddp(as_chain(build(make_chain)), options_over(world));
+    EXPECT_TRUE(says(message_of([&] {
+                       ddp(batch(0, 0))
+                           .square()
+                           .sum()
+                           .backward({}, true, /*create_graph=*/true);
+                     }),
+                     "differentiated again"));
+  });
+}
+
+TEST_F(RefusalsTest, AnErrorInOneRanksBackwardEndsTheOthersAndIsNamed) {
+  const std::string message = message_of([] {
+    on_ranks(3, [](const World& world) {
+      const auto model = as_chain(build(make_chain));
+      Ddp ddp(model, options_over(world, {.bucket_cap_mib = kSmallBuckets}));
+      ddp(batch(world.rank(), 0)).sum().backward();
+      if (world.rank() == 1) {
+        model->last->weight.register_hook([](const Tensor&) -> Tensor {
+          throw InvalidState("this hook fails");
+        });
+      }
+      ddp(batch(world.rank(), 1)).sum().backward();
+    });
+  });
+  EXPECT_TRUE(says(message, "rank 1"));
+  EXPECT_TRUE(says(message, "this hook fails"));
+}
+
+TEST_F(RefusalsTest, AfterABackwardThatFailedOnAllRanksTrainingGoesOn) {
+  on_ranks(2, [](const World& world) {
+    const auto model = as_chain(build(make_chain));
+    Ddp ddp(model, options_over(world, {.bucket_cap_mib = kSmallBuckets}));
+    bool fails = true;
+    model->middle->weight.register_hook([&](const Tensor& gradient) {
+      if (fails) throw std::runtime_error("this time");
+      return gradient;
+    });
+    EXPECT_TRUE(
+        says(message_of([&] { ddp(batch(world.rank(), 0)).sum().backward(); }),
+             "this time"));
+    fails = false;
+    for (int step = 0; step < 3; ++step) {
+      model->zero_grad();
+      ddp(batch(world.rank(), 0)).sum().backward();
+      const auto alone = as_chain(build(make_chain));
+      for (int rank = 0; rank < 2; ++rank) {
+        (alone->forward(batch(rank, 0)).sum() / 2).backward();
+      }
+      expect_close(plain_gradients(*model), plain_gradients(*alone),
+                   "gradients");
+    }
+  });
+}
+
+}  // namespace
+}  // namespace tessera::test
