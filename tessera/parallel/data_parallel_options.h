@@ -52,7 +52,7 @@ struct DataParallelOptions {
   InitSync init_sync = InitSync::broadcast;
   BufferSync buffer_sync = BufferSync::before_forward;
   // Left as they are, on each rank by itself; fully_shard's may stand here.
-  std::vector<at::Tensor> ignored_parameters = {};
+  std::vector<at::Tensor> ignored_params = {};
 };
 
 }  // namespace tessera

@@ -50,7 +50,7 @@ void check_parameter(const NamedTensor& parameter, c10::Device device) {
   };
   require<InvalidArgument>(!spread_of(tensor), [&] {
     return str(who(),
-               "is sharded; name it in ignored_parameters, or shard the "
+               "is sharded; name it in ignored_params, or shard the "
                "whole model over a mesh of two axes (HSDP) instead.");
   });
   require<InvalidState>(!tensor.is_meta(), [&] {
@@ -68,7 +68,7 @@ void check_parameter(const NamedTensor& parameter, c10::Device device) {
 std::vector<NamedTensor> parameters_of(torch::nn::Module& module,
                                        const DataParallelOptions& options) {
   std::set<const c10::TensorImpl*> ignored;
-  for (const Tensor& tensor : options.ignored_parameters) {
+  for (const Tensor& tensor : options.ignored_params) {
     ignored.insert(tensor.unsafeGetTensorImpl());
   }
   torch::nn::Module* const root = &module;

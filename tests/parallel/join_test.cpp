@@ -99,6 +99,25 @@ TEST_F(JoinTest, StepsWithoutSyncAreShadowedWithoutReductions) {
   });
 }
 
+TEST_F(JoinTest, ForwardsWithoutGradientsAreNoBackwards) {
+  on_ranks(2, [](const World& world) {
+    const auto model = as_chain(build(make_chain));
+    Ddp ddp(model, options_over(world));
+    join({&ddp}, [&] {
+      if (world.rank() == 0) return;
+      {
+        const torch::NoGradGuard no_grad;
+        for (int step = 0; step < 3; ++step) (void)ddp(batch(1, step));
+      }
+      ddp(batch(1, 3)).sum().backward();
+    });
+    if (world.rank() == 0) return;
+    const auto alone = as_chain(build(make_chain));
+    (alone->forward(batch(1, 3)).sum() / 2).backward();
+    expect_close(plain_gradients(*model), plain_gradients(*alone), "gradients");
+  });
+}
+
 TEST_F(JoinTest, BuffersComeFromARankThatHasBatches) {
   struct CountingImpl : ChainImpl {
     Tensor calls = register_buffer("calls", torch::zeros({}, torch::kLong));

@@ -83,6 +83,7 @@ TEST_F(ReductionTest, UnusedOnesCountAsZerosAndStayWhereNobodyUsesThem) {
       net->c.mutable_grad() = torch::full({6}, 1.0 + world.rank());
       ddp(ones(), std::string("a")).sum().backward();
       EXPECT_TRUE(is_all(net->c.grad(), 1.0 + world.rank()));
+      EXPECT_FALSE(net->b.grad().defined());
     });
   }
 }

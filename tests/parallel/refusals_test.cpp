@@ -88,13 +88,62 @@ TEST_F(RefusalsTest, IgnoredParametersMayBeShardedByFullyShard) {
   on_ranks(2, [&](const World& world) {
     const auto model = as_chain(build(make_chain));
     fully_shard(*model->last, {.mesh = init_device_mesh(world)});
-    Ddp ddp(model, options_over(world, {.ignored_parameters =
-                                            model->last->parameters()}));
+    Ddp ddp(model,
+            options_over(world, {.ignored_params = model->last->parameters()}));
     ddp(batch(world.rank(), 0)).square().mean().backward();
     expect_close(model->first->weight.grad(), want.at("first.weight"),
                  "reduced");
     expect_close(full_gradients(world, *model->last).at("weight"),
                  want.at("last.weight"), "sharded");
+  });
+}
+
+struct InnerImpl : nn::Module {
+  nn::Linear c{register_module("c", nn::Linear(8, 8))};
+  Tensor forward(const Tensor& x) { return torch::tanh(c(x)); }
+};
+struct MiddleImpl : nn::Module {
+  nn::Linear b{register_module("b", nn::Linear(8, 8))};
+  std::shared_ptr<InnerImpl> inner{
+      register_module("inner", std::make_shared<InnerImpl>())};
+  Tensor forward(const Tensor& x) { return inner->forward(b(x)); }
+};
+struct OuterImpl : nn::Module {
+  nn::Linear a{register_module("a", nn::Linear(6, 8))};
+  std::shared_ptr<MiddleImpl> middle{
+      register_module("middle", std::make_shared<MiddleImpl>())};
+  Tensor forward(const Tensor& x) { return middle->forward(a(x)); }
+};
+
+TEST_F(RefusalsTest, APartOfAModelMayBeShardedAndAPartOfThatNot) {
+  const Make make = [] { return std::make_shared<OuterImpl>(); };
+  const test::Setup setup = {.steps = 3};
+  const Record want = train_plain(
+      3, make,
+      [](nn::Module& module, const Turn& turn) {
+        return dynamic_cast<OuterImpl&>(module)
+            .forward(batch(turn.rank, turn.step))
+            .square()
+            .mean();
+      },
+      setup);
+  on_ranks(3, [&](const World& world) {
+    const auto model = std::dynamic_pointer_cast<OuterImpl>(build(make));
+    auto& middle = *model->middle;
+    fully_shard(middle, {.mesh = init_device_mesh(world),
+                         .ignored_params = middle.inner->parameters()});
+    DistributedDataParallel ddp(
+        model, options_over(world, {.ignored_params = middle.b->parameters()}));
+    const auto optimizer = make_sgd(model->parameters());
+    for (int step = 0; step < setup.steps; ++step) {
+      optimizer->zero_grad();
+      const Tensor loss = ddp(batch(world.rank(), step)).square().mean();
+      loss.backward();
+      optimizer->step();
+      EXPECT_NEAR(mean_over_ranks(world, loss.item<double>()),
+                  want.losses[step], 1e-9);
+      expect_close(full_values(*model), want.values[step], "values");
+    }
   });
 }
 

@@ -76,9 +76,13 @@ TEST_F(TensorsTest, DtypesHaveBucketsOfTheirOwn) {
     DistributedDataParallel ddp(net, options_over(world));
     for (int step = 0; step < 2; ++step) {
       net->zero_grad();
-      ddp(torch::full({1, 6}, 1.0 + world.rank())).sum().backward();
+      ddp(torch::full({1, 6}, 0.1 * (1 + world.rank()))).sum().backward();
       for (const Tensor& p : net->parameters()) {
-        EXPECT_TRUE(p.grad().eq(1.5).all().item<bool>()) << p.grad();
+        EXPECT_EQ(p.grad().scalar_type(), p.scalar_type());
+        // A float would be off by 1e-9.
+        const double off = p.scalar_type() == torch::kDouble ? 1e-16 : 1e-8;
+        EXPECT_TRUE(p.grad().sub(0.15).abs().le(off).all().item<bool>())
+            << p.grad();
       }
     }
   });
@@ -158,6 +162,47 @@ TEST_F(TensorsTest, ClippingSeesTheSameNormOnAllRanks) {
     ddp(batch(world.rank(), 0)).square().mean().backward();
     const Tensor norm = clip_grad_norm_(model->parameters(), 0.01);
     EXPECT_NEAR(norm.item<double>(), std::sqrt(squares), 1e-9);
+  });
+}
+
+TEST_F(TensorsTest, ValuesOfAnySizeAndDtypeComeFromRankZero) {
+  struct MixedImpl : nn::Module {
+    MixedImpl() {
+      register_parameter("w", torch::ones({3}));
+      register_buffer("flags", torch::zeros({3}, torch::kBool));
+      register_buffer("half", torch::zeros({5}, torch::kHalf));
+      register_buffer("none", torch::zeros({0}));
+      register_buffer("numbers", torch::zeros({2, 2}, torch::kComplexDouble));
+      register_buffer("one", torch::zeros({}, torch::kInt));
+    }
+    Tensor forward(const Tensor& x) { return x; }
+  };
+  on_ranks(3, [](const World& world) {
+    const auto net = std::make_shared<MixedImpl>();
+    for (Tensor& buffer : net->buffers()) {
+      buffer.fill_(world.rank() == 0 ? 1 : 0);
+    }
+    const DistributedDataParallel ddp(net, options_over(world));
+    for (const auto& item : net->named_buffers()) {
+      EXPECT_TRUE(item.value().eq(1).all().item<bool>()) << item.key();
+    }
+  });
+}
+
+TEST_F(TensorsTest, AParameterThatIsAnOutputKeepsNoHooks) {
+  struct TableImpl : nn::Module {
+    Tensor table = register_parameter("table", torch::ones({6}));
+    Tensor forward() { return table; }
+  };
+  on_ranks(2, [](const World& world) {
+    const auto net = std::make_shared<TableImpl>();
+    DistributedDataParallel ddp(net, options_over(world));
+    for (int step = 0; step < 3; ++step) {
+      net->zero_grad();
+      (ddp() * (1.0 + world.rank())).sum().backward();
+      EXPECT_TRUE(net->table.grad().eq(1.5).all().item<bool>());
+    }
+    EXPECT_TRUE(torch::autograd::impl::hooks(net->table).empty());
   });
 }
 
