@@ -113,6 +113,15 @@ std::string contradiction_in(const Options& options) {
     return tessera::str("--graph wants --warmup ", kGraphWarmup + 1,
                         " or more");
   }
+  if (options.strategy == Strategy::data_parallel &&
+      (options.issue == Issue::graph || options.offload || options.float8 ||
+       !options.reshard || options.replicas > 1 || options.transport ||
+       options.prefetch || options.tight || options.gather_copy ||
+       options.stepping == Stepping::in_backward ||
+       options.precision == Precision::mixed_float16)) {
+    return "--ddp shards nothing, is no graph and has no fp16; leave such "
+           "options out";
+  }
   if (options.precision != Precision::mixed_float16) return "";
   if (options.strategy == Strategy::plain) {
     return "--plain computes in float32; leave --precision fp16 out";
@@ -158,6 +167,9 @@ std::optional<Options> parse_options(int argc, char** argv) {
       "--deterministic",
       [] { at::globalContext().setDeterministicAlgorithms(true, false); },
       "the same numbers in every run");
+  app.add_flag_callback(
+      "--ddp", [&] { options.strategy = Strategy::data_parallel; },
+      "DistributedDataParallel instead of shards; bf16 by autocast");
   app.add_flag_callback(
       "--plain", [&] { options.strategy = Strategy::plain; },
       "one process, no sharding: what the compute alone takes");

@@ -15,13 +15,13 @@ using tessera::train::ModelConfig;
 /// When the optimizer steps: after gradients are clipped, without clipping, or
 /// (without clipping) inside of backward.
 enum class Stepping { clipped, unclipped, in_backward };
-enum class Strategy { sharded, plain };
+enum class Strategy { sharded, data_parallel, plain };
 enum class Issue { eager, graph };
 /// Steps without the graph before the one that captures it.
 inline constexpr int kGraphWarmup = 3;
 
 /// Of compute; masters and reductions are float32. With float16 the loss is
-/// scaled by a GradScaler.
+/// scaled by a GradScaler. Strategy::data_parallel has bfloat16 by autocast.
 enum class Precision { mixed_bfloat16, mixed_float16, float32 };
 
 struct Options {

@@ -10,19 +10,20 @@
 #include <cmath>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
 #include <vector>
 
+#include "benchmarks/step_bench/models.h"
 #include "tessera/device/memory_history.h"
 #include "tessera/shard/trace_range.h"
 #include "tessera/tessera.h"
-#include "tessera/train/build_model_meta.h"
 #include "tessera/train/step_profiler.h"
 
 namespace step_bench {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using tessera::train::LanguageModelPtr;
 
 constexpr int64_t kNumBatches = 64;
 
@@ -64,71 +65,19 @@ void synchronize(c10::Device device) {
 bool takes_norm_in_backward(const Options& options) {
   return options.stepping == Stepping::clipped &&
          options.precision != Precision::mixed_float16 &&
-         options.strategy != Strategy::plain && !options.late_norm;
+         options.strategy == Strategy::sharded && !options.late_norm;
 }
 
-/// The peer's weights: normal with deviation 0.02; norms are one already.
-void draw_weights(torch::nn::Module& model) {
-  const auto draw = [](torch::nn::Module& module, const std::string&) {
-    if (auto* linear = module.as<torch::nn::Linear>()) {
-      torch::nn::init::normal_(linear->weight, 0, 0.02);
-    } else if (auto* embedding = module.as<torch::nn::Embedding>()) {
-      torch::nn::init::normal_(embedding->weight, 0, 0.02);
-    }
-  };
-  tessera::materialize(model, {.init = draw});
-}
-
-/// As `draw_by_name` of the peer.
-void draw_weights_by_name(torch::nn::Module& model) {
-  const tessera::FullParameters scope(model, tessera::Write::keep);
-  const torch::NoGradGuard no_grad;
-  for (auto& item : model.named_parameters()) {
-    if (item.value().dim() < 2) continue;
-    int64_t seed = 0;
-    for (const char byte : item.key()) seed = (seed * 31 + byte) % (1LL << 31);
-    auto random = at::make_generator<at::CPUGeneratorImpl>(seed);
-    item.value().copy_(
-        torch::empty(item.value().sizes()).normal_(0, 0.02, random));
+const char* name_of(Strategy strategy) {
+  switch (strategy) {
+    case Strategy::sharded:
+      return "tessera";
+    case Strategy::data_parallel:
+      return "tessera-ddp";
+    case Strategy::plain:
+      return "plain";
   }
-}
-
-LanguageModelPtr plain_model(const Options& options, c10::Device device) {
-  auto model = tessera::train::build_model_meta(options.model);
-  draw_weights(*model);
-  model->to(device);
-  return model;
-}
-
-LanguageModelPtr sharded_model(const Options& options,
-                               const tessera::DeviceMesh& mesh) {
-  auto model = tessera::train::build_model_meta(options.model);
-  tessera::FullyShardOptions how{.mesh = mesh};
-  if (options.precision != Precision::float32) {
-    how.mp_policy = {
-        .param_dtype = options.precision == Precision::mixed_float16
-                           ? torch::kHalf
-                           : torch::kBFloat16,
-        .reduce_dtype = torch::kFloat32};
-  }
-  if (!options.reshard) {
-    how.reshard_after_forward = tessera::Reshard::never;
-  }
-  if (options.replicas > 1) {
-    const int64_t parts = mesh.numel() / options.replicas;
-    how.mesh = tessera::init_device_mesh(
-        mesh.world(), {.shape = {options.replicas, parts},
-                       .axes = {"dp_replicate", "dp_shard"}});
-  }
-  how.prefetch = options.prefetch;
-  if (options.tight) how.backward_overlap = tessera::BackwardOverlap::tight;
-  if (options.gather_copy) how.gather_copy = tessera::GatherCopy::kept;
-  if (options.offload) how.offload_policy = tessera::CPUOffloadPolicy{};
-  if (options.float8) how.gather_transform = tessera::float8_gather();
-  for (auto* unit : model->units()) tessera::fully_shard(*unit, how);
-  tessera::fully_shard(*model, how);
-  draw_weights(*model);
-  return model;
+  return "";
 }
 
 /// The steps, and what was measured of them.
@@ -139,9 +88,9 @@ class Bench {
         device_(world.device()),
         mesh_(tessera::init_device_mesh(
             world, {.shape = {world.size()}, .axes = {"dp_shard"}})),
-        model_(options.strategy == Strategy::plain
-                   ? plain_model(options, device_)
-                   : sharded_model(options, mesh_)),
+        model_(options.strategy == Strategy::sharded
+                   ? sharded_model(options, mesh_)
+                   : plain_model(options, device_)),
         optimizer_(model_->parameters(), torch::optim::AdamWOptions(3e-4)
                                              .betas({0.9, 0.95})
                                              .weight_decay(0.1)) {
@@ -150,6 +99,11 @@ class Bench {
                            {kNumBatches, options.batch, options.model.seq + 1},
                            random, torch::kLong);
     if (options.same_start) draw_weights_by_name(*model_);
+    if (options.strategy == Strategy::data_parallel) {
+      parallel_ = std::make_unique<Parallel>(
+          std::make_shared<LossImpl>(model_),
+          tessera::DataParallelOptions{.mesh = mesh_});
+    }
     if (options.stepping == Stepping::in_backward) {
       tessera::step_in_backward(*model_, [this](const auto& shards) {
         optimizer_.step_only(shards);
@@ -233,11 +187,13 @@ class Bench {
   torch::Tensor train_step(const tessera::TensorVector& batches) {
     torch::Tensor loss;
     for (size_t micro = 0; micro < batches.size(); ++micro) {
+      const bool last = micro + 1 == batches.size();
       if (batches.size() > 1 && options_.strategy == Strategy::sharded) {
-        const bool last = micro + 1 == batches.size();
         tessera::set_requires_gradient_sync(
             *model_, last ? tessera::Sync::on : tessera::Sync::off);
       }
+      std::optional<tessera::NoSync> no_sync;
+      if (parallel_ && !last) no_sync.emplace(*parallel_);
       loss = forward(batches[micro]);
       (is_scaled() ? scaler_.scale(loss) : loss).backward();
     }
@@ -276,8 +232,18 @@ class Bench {
     const auto tokens = rows.to(device_, /*non_blocking=*/true);
     const auto seq = options_.model.seq;
     const auto targets = tokens.narrow(1, 1, seq);
-    return model_->sum_of_losses(tokens.narrow(1, 0, seq), targets) /
+    return sum_of_losses(tokens.narrow(1, 0, seq), targets) /
            (targets.numel() * options_.accum);
+  }
+
+  torch::Tensor sum_of_losses(const torch::Tensor& tokens,
+                              const torch::Tensor& targets) {
+    if (!parallel_) return model_->sum_of_losses(tokens, targets);
+    std::optional<Autocast> autocast;
+    if (options_.precision != Precision::float32) {
+      autocast.emplace(device_.type());
+    }
+    return (*parallel_)(tokens, targets);
   }
 
   void reset_peak() {
@@ -290,6 +256,7 @@ class Bench {
   const c10::Device device_;
   const tessera::DeviceMesh mesh_;
   LanguageModelPtr model_;
+  std::unique_ptr<Parallel> parallel_;  // Strategy::data_parallel
   tessera::AdamW optimizer_;
   tessera::GradScaler scaler_;
   torch::Tensor data_;
@@ -321,7 +288,7 @@ nlohmann::ordered_json Bench::report() const {
   const double step = median(times_);
   const double rate = options_.batch * model.seq * options_.accum / step;
   nlohmann::ordered_json out = {
-      {"peer", options_.strategy == Strategy::plain ? "plain" : "tessera"},
+      {"peer", name_of(options_.strategy)},
       {"torch", TORCH_VERSION},
       {"gpu", nullptr},
       {"preset", options_.preset},

@@ -90,6 +90,19 @@ class StepBench(unittest.TestCase):
             # fp32, with sums in another order.
             self.assertAlmostEqual(own, other, delta=2e-5)
 
+    def test_has_the_losses_of_the_peers_ddp(self):
+        if not TORCH_PYTHON:
+            self.skipTest("no Python that imports torch")
+        # bf16 by autocast on both sides rounds where LibTorch's operators do.
+        for precision, delta in ("fp32", 2e-5), ("bf16", 2e-3):
+            options = "--ddp", "--same-start", "--accum", "2"
+            own = run(*options, ranks=2, precision=precision)
+            other = run_peer(*options, ranks=2, precision=precision)
+            self.assertEqual((own["peer"], other["peer"]),
+                             ("tessera-ddp", "pytorch-ddp"))
+            for ours, theirs in zip(own["losses"], other["losses"], strict=True):
+                self.assertAlmostEqual(ours, theirs, delta=delta)
+
     def test_has_the_losses_of_the_peer_in_float16_with_a_scaled_loss(self):
         if not TORCH_PYTHON:
             self.skipTest("no Python that imports torch")
