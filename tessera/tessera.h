@@ -7,6 +7,7 @@
 #include "tessera/checkpoint/checkpoint.h"   // checkpoint::save, load, latest
 #include "tessera/checkpoint/safetensors.h"  // safetensors::save, load
 #include "tessera/comm/distributed.h"        // distributed::all_reduce, ...
+#include "tessera/comm/join.h"               // join
 #include "tessera/comm/stores.h"             // hash_store, tcp_store, ...
 #include "tessera/comm/world.h"              // init_distributed, World
 #include "tessera/graph/graphed_step.h"      // GraphedStep
@@ -25,7 +26,6 @@
 #include "tessera/optim/grad_scaler.h"       // GradScaler, for fp16
 #include "tessera/optim/lr_schedule.h"       // learning-rate schedules
 #include "tessera/parallel/distributed_data_parallel.h"  // and NoSync, hooks
-#include "tessera/parallel/join.h"                       // join
 #include "tessera/shard/call.h"              // call(module, inputs...)
 #include "tessera/shard/float8_gather.h"     // float8_gather()
 #include "tessera/shard/full_parameters.h"   // FullParameters

@@ -91,11 +91,9 @@ void Bucket::start(size_t index, bool is_last, const CommHook& hook) {
 void Bucket::start_with_zeros(size_t index, bool is_last,
                               const CommHook& hook) {
   const at::NoGradGuard no_grad;
-  // Not where .grad may be: that stays.
-  const Tensor kept =
-      std::exchange(buffer_, at::zeros({numel_}, parameters_[0].options()));
+  allocate();
+  buffer_.zero_();
   hand_over(index, is_last, hook);
-  buffer_ = kept;
 }
 
 void Bucket::hand_over(size_t index, bool is_last, const CommHook& hook) {
@@ -148,8 +146,6 @@ void Bucket::finish(const std::vector<bool>& is_used) {
   }
   if (memory_ == GradientMemory::own) buffer_.reset();
 }
-
-void Bucket::finish_without_gradients() { (void)wait(); }
 
 void Bucket::abandon() {
   reduced_ = nullptr;

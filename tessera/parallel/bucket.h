@@ -34,12 +34,10 @@ class Bucket {
   /// them to `hook`. Errors: Unsupported for sparse gradients, and those that
   /// are to be differentiated again.
   void start(size_t index, bool is_last, const CommHook& hook);
-  /// The same with zeros, for a rank that has no more batches.
+  /// The same with zeros, as of a rank that has no more batches.
   void start_with_zeros(size_t index, bool is_last, const CommHook& hook);
   /// Waits, and writes the gradients of those members that `is_used` says.
   void finish(const std::vector<bool>& is_used);
-  /// Waits, and writes nothing.
-  void finish_without_gradients();
   /// After a pass that failed.
   void abandon();
 

@@ -80,10 +80,6 @@ void Buckets::finish(const std::vector<bool>& is_used) {
   for (Bucket& bucket : buckets_) bucket.finish(is_used);
 }
 
-void Buckets::finish_without_gradients() {
-  for (Bucket& bucket : buckets_) bucket.finish_without_gradients();
-}
-
 void Buckets::abandon() {
   for (Bucket& bucket : buckets_) bucket.abandon();
 }

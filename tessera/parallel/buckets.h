@@ -31,7 +31,6 @@ class Buckets {
   /// See Bucket.
   void start_with_zeros(const CommHook& hook);
   void finish(const std::vector<bool>& is_used);
-  void finish_without_gradients();
   void abandon();
 
  private:

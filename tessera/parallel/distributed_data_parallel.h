@@ -23,11 +23,11 @@
 #include <utility>
 #include <vector>
 
+#include "tessera/comm/join.h"
 #include "tessera/module/each_tensor.h"
 #include "tessera/parallel/comm_hooks.h"
 #include "tessera/parallel/data_parallel_options.h"
 #include "tessera/parallel/gradient_bucket.h"
-#include "tessera/parallel/join.h"
 
 namespace tessera {
 

@@ -270,13 +270,12 @@ void GradientReducer::abandon_pass() {
 }
 
 void GradientReducer::shadow_backward() {
+  for (Slot& slot : slots_) slot.used = false;
   buckets_.start_with_zeros(hook());
-  if (finds_unused() || learns_graph()) {
-    (void)true_anywhere(std::vector<bool>(slots_.size(), false),
-                        slots_[0].tensor.device(), group_);
-  }
-  buckets_.finish_without_gradients();
-  ++num_passes_;
+  const std::vector<bool> used = used_anywhere();
+  if (learns_graph()) used_always_ = used;
+  buckets_.finish(used);
+  end_pass();
 }
 
 }  // namespace tessera

@@ -51,8 +51,9 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   /// Errors: InvalidState for a second one.
   void set_comm_hook(CommHook hook);
 
-  /// Of a rank without batches: takes part in the reductions of one backward of
-  /// the others, without gradients of its own. Behind prepare_forward.
+  /// Of a rank without batches: one backward of the others, with zeros for its
+  /// own gradients; what all have then is written as after a backward (an
+  /// optimizer whose state is divided steps with it). Behind prepare_forward.
   void shadow_backward();
   /// The mean is over so many ranks.
   void set_divisor(int64_t divisor) { divisor_ = divisor; }

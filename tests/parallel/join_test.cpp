@@ -1,4 +1,4 @@
-#include "tessera/parallel/join.h"
+#include "tessera/comm/join.h"
 
 #include <atomic>
 
@@ -87,10 +87,6 @@ TEST_F(JoinTest, StepsWithoutSyncAreShadowedWithoutReductions) {
       }
       ddp(batch(1, 2)).sum().backward();
     });
-    if (world.rank() == 0) {
-      EXPECT_FALSE(model->first->bias.grad().defined());
-      return;
-    }
     const auto alone = as_chain(build(make_chain));
     for (int step = 0; step < 3; ++step) {
       (alone->forward(batch(1, step)).sum() / 2).backward();
@@ -111,7 +107,6 @@ TEST_F(JoinTest, ForwardsWithoutGradientsAreNoBackwards) {
       }
       ddp(batch(1, 3)).sum().backward();
     });
-    if (world.rank() == 0) return;
     const auto alone = as_chain(build(make_chain));
     (alone->forward(batch(1, 3)).sum() / 2).backward();
     expect_close(plain_gradients(*model), plain_gradients(*alone), "gradients");

@@ -16,6 +16,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
+#include <cstdint>
 #include <functional>
 #include <vector>
 
@@ -39,7 +40,8 @@ class Joinable {
   [[nodiscard]] virtual const distributed::ProcessGroup& join_group() const = 0;
   /// Where the group's small sums may be.
   [[nodiscard]] virtual c10::Device join_device() const = 0;
-  /// The collectives of one step of the others, by a rank that is through.
+  /// The collectives that follow one `note_step` of the others, by a rank that
+  /// is through.
   virtual void shadow_step() = 0;
   /// When all are through. Collective. `was_last`: this rank was there in the
   /// last step.
@@ -74,7 +76,14 @@ struct JoinOptions {
 void join(const std::vector<Joinable*>& joinables,
           const std::function<void()>& body, const JoinOptions& options = {});
 
-/// Inside parallel and optim only: one join on this rank.
+/// For joinables: one join on this rank.
+///
+/// Before its collectives a joinable says that it is its turn; a rank that is
+/// through hears whose, and goes along:
+///
+///   rank 0, 1   note(ddp), its sums ...   note(zero), its sends ...   |
+///   through rank 2      hears ddp, its sums ...   hears zero, its sends ... |
+///   hears 0
 class JoinSession {
  public:
   JoinSession(const std::vector<Joinable*>& joinables,
@@ -83,24 +92,28 @@ class JoinSession {
   JoinSession(const JoinSession&) = delete;
   JoinSession& operator=(const JoinSession&) = delete;
 
-  /// Before a step's first collective, by each joinable; only the first one's
-  /// counts. Errors: InvalidState as above.
+  /// Errors: InvalidState as above.
   void note_step(const Joinable& joinable);
   /// The others' steps, until there are none.
   void shadow();
-  /// Ranks with batches in this step; waits. Behind note_step.
+  /// Ranks that said the last `note_step`; waits.
   [[nodiscard]] int num_active();
   [[nodiscard]] JoinDivisor divisor() const { return options_.divisor; }
 
  private:
-  [[nodiscard]] at::Tensor sum_over_ranks(int32_t mine);
+  /// The sums over the ranks of one number for each joinable.
+  [[nodiscard]] at::Tensor sum_over_ranks(std::vector<int32_t> mine) const;
   [[nodiscard]] bool raises() const {
     return options_.when_one_ends == WhenOneEnds::raise;
   }
+  /// Errors: InvalidState where a rank is through, on all.
+  void compare_ends(int32_t mine) const;
+  /// Whose turn it is, of what the ranks said; null: nobody's.
+  [[nodiscard]] Joinable* whose_turn() const;
 
-  std::vector<Joinable*> joinables_;
-  JoinOptions options_;
-  at::Tensor active_;
+  const std::vector<Joinable*> joinables_;
+  const JoinOptions options_;
+  at::Tensor turns_;  // of the last note_step: how many ranks said which
 };
 
 }  // namespace tessera

@@ -1,8 +1,9 @@
-#include "tessera/parallel/join.h"
+#include "tessera/comm/join.h"
 
 #include <ATen/Functions.h>
 
 #include <set>
+#include <utility>
 
 #include "tessera/base/error.h"
 #include "tessera/base/log.h"
@@ -57,40 +58,57 @@ JoinSession::~JoinSession() {
   for (Joinable* joinable : joinables_) joinable->session_ = nullptr;
 }
 
-at::Tensor JoinSession::sum_over_ranks(int32_t mine) {
+at::Tensor JoinSession::sum_over_ranks(std::vector<int32_t> mine) const {
   const Joinable& first = *joinables_[0];
-  const at::Tensor sum = at::full(
-      {1}, mine, at::TensorOptions(first.join_device()).dtype(at::kInt));
-  distributed::all_reduce(sum, first.join_group()).wait();
-  return sum;
+  const at::Tensor sums = at::tensor(mine, at::kInt).to(first.join_device());
+  distributed::all_reduce(sums, first.join_group()).wait();
+  return sums;
+}
+
+void JoinSession::compare_ends(int32_t mine) const {
+  if (raises() && sum_over_ranks({mine}).item<int32_t>() > 0) raise_early_end();
 }
 
 void JoinSession::note_step(const Joinable& joinable) {
-  if (&joinable != joinables_[0]) return;
-  active_ = sum_over_ranks(1);
-  if (raises() && sum_over_ranks(0).item<int32_t>() > 0) raise_early_end();
+  std::vector<int32_t> mine;
+  for (const Joinable* each : joinables_) mine.push_back(each == &joinable);
+  turns_ = sum_over_ranks(std::move(mine));
+  compare_ends(0);
 }
 
 int JoinSession::num_active() {
-  return active_.defined() ? active_.item<int32_t>()
-                           : joinables_[0]->join_group().size();
+  return turns_.defined() ? turns_.sum().item<int32_t>()
+                          : joinables_[0]->join_group().size();
+}
+
+Joinable* JoinSession::whose_turn() const {
+  const at::Tensor turns = turns_.cpu();
+  Joinable* whose = nullptr;
+  for (size_t i = 0; i < joinables_.size(); ++i) {
+    if (turns.const_data_ptr<int32_t>()[i] == 0) continue;
+    require<InvalidState>(whose == nullptr, [] {
+      return str(
+          "join: the ranks do not step their joinables in one order; do "
+          "the same on all ranks that have batches.");
+    });
+    whose = joinables_[i];
+  }
+  return whose;
 }
 
 void JoinSession::shadow() {
   auto was_last = Joinable::WasLast::yes;
   for (int64_t steps = 0;; ++steps) {
-    active_ = sum_over_ranks(0);
-    if (active_.item<int32_t>() == 0) break;
+    turns_ = sum_over_ranks(std::vector<int32_t>(joinables_.size(), 0));
+    Joinable* const joinable = whose_turn();
+    if (joinable == nullptr) break;
     was_last = Joinable::WasLast::no;
-    if (raises()) {
-      (void)sum_over_ranks(1);
-      raise_early_end();
-    }
+    compare_ends(1);
     if (steps == kManySteps) {
       log_warning("join: this rank has been without batches for ", kManySteps,
                   " steps of the others; spread them more evenly.");
     }
-    for (Joinable* joinable : joinables_) joinable->shadow_step();
+    joinable->shadow_step();
   }
   for (Joinable* joinable : joinables_) joinable->end_join(was_last);
 }
