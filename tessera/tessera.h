@@ -25,7 +25,10 @@
 #include "tessera/optim/clip_grad_norm.h"    // clip_grad_norm_
 #include "tessera/optim/grad_scaler.h"       // GradScaler, for fp16
 #include "tessera/optim/lr_schedule.h"       // learning-rate schedules
-#include "tessera/parallel/distributed_data_parallel.h"  // and NoSync, hooks
+// ZeroRedundancyOptimizer
+#include "tessera/optim/zero_redundancy_optimizer.h"
+// DistributedDataParallel, NoSync, comm_hooks
+#include "tessera/parallel/distributed_data_parallel.h"
 #include "tessera/shard/call.h"              // call(module, inputs...)
 #include "tessera/shard/float8_gather.h"     // float8_gather()
 #include "tessera/shard/full_parameters.h"   // FullParameters

@@ -29,7 +29,8 @@ namespace tessera::checkpoint {
 struct SaveOptions {
   // Behaviour.
   World world = {};  // the ranks that save together; empty: those over which
-                     // the state's shards are cut, or this process alone
+                     // the state's shards are cut, or its optimizer's state is
+                     // divided, or this process alone
   Existing existing = Existing::replace;
   // Performance.
   size_t num_threads = 4;  // that write, on each rank

@@ -87,6 +87,9 @@ Peers peers_of(const State& state, const World& world) {
               }};
     }
   }
+  for (const auto& [name, part] : state.parts()) {
+    if (auto peers = part->peers()) return *std::move(peers);
+  }
   require<InvalidArgument>(
       environment::launch().world_size.value_or(1) == 1, [] {
         return str(

@@ -9,6 +9,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/comm/distributed.h"
+#include "tessera/mesh/group_over.h"
 #include "tessera/module/traversal.h"
 #include "tessera/parallel/gradient_reducer.h"
 #include "tessera/parallel/model_agreement.h"
@@ -19,29 +20,6 @@ namespace tessera {
 namespace {
 
 using at::Tensor;
-
-distributed::ProcessGroup group_of(const DataParallelOptions& options) {
-  const DeviceMesh& mesh = options.mesh;
-  require<InvalidArgument>(mesh.defined() != options.group.defined(), [] {
-    return str(
-        "DistributedDataParallel: give a mesh or a group, and not both.");
-  });
-  if (options.group.defined()) {
-    require<InvalidArgument>(options.group.is_member(), [] {
-      return str(
-          "DistributedDataParallel: this rank is not in the group; wrap "
-          "the model on its members only.");
-    });
-    return options.group;
-  }
-  require<InvalidArgument>(mesh.num_axes() == 1, [&] {
-    return str("DistributedDataParallel: the mesh is ", mesh.describe(),
-               "; give one axis of it: mesh[\"", mesh.axes().front(), "\"].");
-  });
-  return distributed::new_group(
-      mesh.world(), mesh.ranks(),
-      {.description = "ddp", .callers = distributed::Callers::members});
-}
 
 void check_parameter(const NamedTensor& parameter, c10::Device device) {
   const Tensor& tensor = parameter.tensor;
@@ -112,7 +90,9 @@ void check_options(const DataParallelOptions& options) {
 
 DataParallel::DataParallel(torch::nn::Module& module,
                            const DataParallelOptions& options)
-    : group_(group_of(options)), buffer_sync_(options.buffer_sync) {
+    : group_(group_over(options.mesh, options.group, "DistributedDataParallel",
+                        "ddp")),
+      buffer_sync_(options.buffer_sync) {
   check_options(options);
   auto parameters = parameters_of(module, options);
   const auto to_reduce = trained(parameters);

@@ -10,7 +10,9 @@
 #include <tuple>
 
 #include "tessera/base/error.h"
+#include "tessera/comm/object_collectives.h"
 #include "tessera/optim/adamw.h"
+#include "tessera/optim/zero_redundancy_optimizer_base.h"
 
 namespace tessera {
 namespace {
@@ -20,6 +22,11 @@ using torch::optim::OptimizerParamGroup;
 template <class Options>
 const Options* as(const OptimizerParamGroup& group) {
   return dynamic_cast<const Options*>(&group.options());
+}
+
+const ZeroRedundancyOptimizerBase* as_divided(
+    const torch::optim::Optimizer& optimizer) {
+  return dynamic_cast<const ZeroRedundancyOptimizerBase*>(&optimizer);
 }
 
 [[noreturn]] void refuse() {
@@ -179,8 +186,27 @@ std::vector<std::string> state_names(const OptimizerParamGroup& group) {
   return {"step", "exp_avg", "exp_avg_sq"};
 }
 
+bool is_state_here(const torch::optim::Optimizer& optimizer,
+                   const at::Tensor& parameter) {
+  const auto* divided = as_divided(optimizer);
+  return divided == nullptr || divided->owns(parameter);
+}
+
+std::optional<Peers> peers_of(const torch::optim::Optimizer& optimizer) {
+  const auto* divided = as_divided(optimizer);
+  if (divided == nullptr) return std::nullopt;
+  return Peers{divided->group().rank(), divided->group().size(),
+               [group = divided->group()](std::string_view bytes) {
+                 return distributed::all_gather_object(std::string(bytes),
+                                                       group);
+               }};
+}
+
 NamedState state_of_parameter(torch::optim::Optimizer& optimizer,
                               const at::Tensor& parameter) {
+  if (auto* divided = dynamic_cast<ZeroRedundancyOptimizerBase*>(&optimizer)) {
+    return state_of_parameter(divided->local_optimizer(), parameter);
+  }
   if (const auto* fused = dynamic_cast<AdamW*>(&optimizer)) {
     return fused_state(*fused, parameter);
   }
@@ -204,6 +230,11 @@ NamedState state_of_parameter(torch::optim::Optimizer& optimizer,
 void set_state_of_parameter(torch::optim::Optimizer& optimizer,
                             const OptimizerParamGroup& group,
                             const at::Tensor& parameter, NamedState state) {
+  if (auto* divided = dynamic_cast<ZeroRedundancyOptimizerBase*>(&optimizer)) {
+    set_state_of_parameter(divided->local_optimizer(), group, parameter,
+                           std::move(state));
+    return;
+  }
   if (auto* fused = dynamic_cast<AdamW*>(&optimizer)) {
     fused->set_state_of(parameter,
                         {state.at("step"), state.at("exp_avg"),

@@ -5,10 +5,12 @@
 #include <torch/optim/optimizer.h>
 
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "tessera/state/peers.h"
 #include "tessera/state/value.h"
 
 namespace tessera {
@@ -27,6 +29,16 @@ using NamedState = std::map<std::string, at::Tensor>;  // "exp_avg", ...
 /// The names of the state tensors that the group's parameters have.
 [[nodiscard]] std::vector<std::string> state_names(
     const torch::optim::OptimizerParamGroup& group);
+
+/// Whether the state of `parameter` is this rank's to save and load. No where a
+/// ZeroRedundancyOptimizer has given it to another rank.
+[[nodiscard]] bool is_state_here(const torch::optim::Optimizer& optimizer,
+                                 const at::Tensor& parameter);
+
+/// The ranks among which a ZeroRedundancyOptimizer has divided its state;
+/// nothing for other optimizers.
+[[nodiscard]] std::optional<Peers> peers_of(
+    const torch::optim::Optimizer& optimizer);
 
 /// What the optimizer holds for `parameter`: of this rank's part, sharing
 /// memory except for "step", a 0-dim fp32 tensor on the CPU. Empty before its

@@ -2,6 +2,7 @@
 //
 //   state.<parameter>.exp_avg ...            tensors, cut like the parameter
 //   param_groups.0.lr ..., .params           values
+#include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
@@ -65,6 +66,7 @@ class OptimizerState final : public Stateful {
     }
     for (auto& group : optimizer_.param_groups()) {
       for (const at::Tensor& parameter : group.params()) {
+        if (!is_state_here(optimizer_, parameter)) continue;
         NamedState state;
         for (const std::string& name : state_names(group)) {
           const auto at = by_key.find(key_of(path_of(parameter, name)));
@@ -75,6 +77,8 @@ class OptimizerState final : public Stateful {
       }
     }
   }
+
+  std::optional<Peers> peers() override { return peers_of(optimizer_); }
 
  private:
   void find_names() {
@@ -155,6 +159,10 @@ class OptimizerState final : public Stateful {
   enum class Purpose { save, load };
   void add_state(StateDict& dict, const OptimizerParamGroup& group,
                  const at::Tensor& parameter, Purpose purpose) {
+    if (!is_state_here(optimizer_, parameter)) {
+      add_absent(dict, group, parameter);
+      return;
+    }
     const at::Tensor own = local(parameter).detach();
     NamedState state = state_of_parameter(optimizer_, parameter);
     for (const std::string& name : state_names(group)) {
@@ -173,6 +181,22 @@ class OptimizerState final : public Stateful {
       if (!tensor.defined()) tensor = at::zeros_like(own);
       dict.push_back(
           {path_of(parameter, name), state_tensor_like(parameter, tensor)});
+    }
+  }
+
+  // What another rank holds: its names and sizes, and nothing of it.
+  void add_absent(StateDict& dict, const OptimizerParamGroup& group,
+                  const at::Tensor& parameter) const {
+    const at::Tensor own = local(parameter).detach();
+    for (const std::string& name : state_names(group)) {
+      const bool scalar = is_scalar(name);
+      const auto options =
+          scalar ? at::TensorOptions(at::kFloat) : own.options();
+      dict.push_back({path_of(parameter, name),
+                      StateTensor{.local = at::empty({0}, options),
+                                  .sizes = scalar ? std::vector<int64_t>()
+                                                  : own.sizes().vec(),
+                                  .boxes = {}}});
     }
   }
 
@@ -202,6 +226,7 @@ class OptimizerState final : public Stateful {
 
   void make_state(const OptimizerParamGroup& group,
                   const at::Tensor& parameter) {
+    if (!is_state_here(optimizer_, parameter)) return;
     if (!state_of_parameter(optimizer_, parameter).empty()) return;
     NamedState state;
     for (const std::string& name : state_names(group)) {

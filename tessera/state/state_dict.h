@@ -13,12 +13,14 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <variant>
 #include <vector>
 
 #include "tessera/state/path.h"
+#include "tessera/state/peers.h"
 #include "tessera/state/value.h"
 #include "tessera/tensor/box.h"
 
@@ -94,6 +96,9 @@ class Stateful {
   [[nodiscard]] virtual std::shared_ptr<Communicator> communicator() {
     return nullptr;
   }
+
+  /// Where it is divided among ranks in another way, these; else nothing.
+  [[nodiscard]] virtual std::optional<Peers> peers() { return {}; }
 };
 
 }  // namespace tessera

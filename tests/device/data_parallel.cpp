@@ -18,7 +18,7 @@
 #include "tessera/comm/world.h"
 #include "tessera/mesh/device_mesh.h"
 #include "tessera/module/recompute.h"
-#include "tessera/optim/clip_grad_norm.h"
+#include "tessera/optim/zero_redundancy_optimizer.h"
 #include "tessera/parallel/distributed_data_parallel.h"
 
 namespace {
@@ -159,8 +159,10 @@ bool check_join(const World& world, const distributed::ProcessGroup& group) {
   const auto stack = make_stack(world.device());
   DistributedDataParallel ddp(
       stack, {.mesh = init_device_mesh(world), .bucket_cap_mib = 3});
-  torch::optim::SGD optimizer(stack->parameters(), 0.05);
-  join({&ddp},
+  ZeroRedundancyOptimizer<torch::optim::SGD> optimizer(
+      stack->parameters(), torch::optim::SGDOptions(0.05),
+      {.group = ddp.process_group()});
+  join({&ddp, &optimizer},
        [&] {
          for (int step = 0; step < 1 + 2 * world.rank(); ++step) {
            optimizer.zero_grad();
@@ -176,6 +178,39 @@ bool check_join(const World& world, const distributed::ProcessGroup& group) {
     same = torch::equal(most, parameter) && same;
   }
   return same;
+}
+
+/// The weights that the optimizer alone gives, bit for bit, where it is
+/// divided.
+bool check_divided(const World& world, BucketView view) {
+  const auto alone = make_stack(world.device());
+  const auto together = make_stack(world.device());
+  const DeviceMesh mesh = init_device_mesh(world);
+  const auto options = torch::optim::AdamWOptions(1e-3).weight_decay(0.1);
+  DistributedDataParallel first(alone, {.mesh = mesh});
+  DistributedDataParallel second(together, {.mesh = mesh});
+  torch::optim::AdamW plain(alone->parameters(), options);
+  ZeroRedundancyOptimizer<torch::optim::AdamW> divided(
+      together->parameters(), options,
+      {.mesh = mesh, .parameters_as_bucket_view = view});
+  bool same = true;
+  for (int step = 0; step < kSteps; ++step) {
+    plain.zero_grad();
+    divided.zero_grad();
+    first(batch(world, step)).square().mean().backward();
+    const auto from = alone->parameters();
+    const auto to = together->parameters();
+    for (size_t i = 0; i < from.size(); ++i) {
+      to[i].mutable_grad() = from[i].grad().clone();
+    }
+    plain.step();
+    divided.step();
+    for (size_t i = 0; i < from.size(); ++i) {
+      same = torch::equal(from[i], to[i]) && same;
+    }
+  }
+  const size_t states = divided.local_optimizer().state().size();
+  return same && (world.size() == 1 || states < alone->parameters().size());
 }
 
 }  // namespace
@@ -195,6 +230,9 @@ int main() {
     say(wanted.name, most <= wanted.tolerance, most);
   }
   say("join", check_join(world, group), 0);
+  say("an optimizer divided", check_divided(world, BucketView::off), 0);
+  say("an optimizer divided, in buckets", check_divided(world, BucketView::on),
+      0);
   std::printf("rank %d: %d failures\n", world.rank(), failures);
   world.finish();
   return failures == 0 ? 0 : 1;

@@ -2,6 +2,7 @@
 
 #include <atomic>
 
+#include "tessera/optim/zero_redundancy_optimizer.h"
 #include "tests/parallel/support.h"
 
 namespace tessera::test {
@@ -73,6 +74,55 @@ TEST_F(JoinTest, WorksWithUnusedOnesAndAStaticGraph) {
       expect_close(plain_values(*ddp.module()), want, "values");
     });
   }
+}
+
+/// Ranks that are through own parameters, and step them for the others.
+TEST_F(JoinTest, AnOptimizerWhoseStateIsDividedJoinsToo) {
+  for (const int world_size : {1, 2, 3, 4}) {
+    const Tensors want = trained_alone(world_size, JoinDivisor::all_ranks);
+    for (const auto memory : {GradientMemory::own, GradientMemory::bucket}) {
+      on_ranks(world_size, [&](const World& world) {
+        Ddp ddp(as_chain(build(make_chain)),
+                options_over(world, {.bucket_cap_mib = kSmallBuckets,
+                                     .gradient_memory = memory}));
+        ZeroRedundancyOptimizer<torch::optim::SGD> optimizer(
+            ddp.module()->parameters(), torch::optim::SGDOptions(0.1),
+            {.group = ddp.process_group()});
+        join({&ddp, &optimizer}, [&] {
+          for (int step = 0; step < batches_of(world.rank()); ++step) {
+            optimizer.zero_grad();
+            if (step == 0) {
+              const NoSync no_sync = ddp.no_sync();
+              (void)ddp(batch(world.rank(), step));
+            }
+            ddp(batch(world.rank(), step)).square().mean().backward();
+            optimizer.step();
+          }
+        });
+        expect_close(plain_values(*ddp.module()), want,
+                     str("values at W = ", world_size));
+      });
+    }
+  }
+}
+
+TEST_F(JoinTest, RanksThatStepInUnlikeOrdersAreAnError) {
+  const std::string message = message_of([] {
+    on_ranks(3, [](const World& world) {
+      Ddp ddp(as_chain(build(make_chain)), options_over(world));
+      ZeroRedundancyOptimizer<torch::optim::SGD> optimizer(
+          ddp.module()->parameters(), torch::optim::SGDOptions(0.1),
+          {.group = ddp.process_group()});
+      join({&ddp, &optimizer}, [&] {
+        if (world.rank() == 1) {
+          ddp(batch(1, 0)).sum().backward();
+        } else if (world.rank() == 2) {
+          optimizer.step();
+        }
+      });
+    });
+  });
+  EXPECT_TRUE(says(message, "do not step their joinables in one order"));
 }
 
 TEST_F(JoinTest, StepsWithoutSyncAreShadowedWithoutReductions) {
