@@ -189,6 +189,70 @@ TEST_F(TensorsTest, ValuesOfAnySizeAndDtypeComeFromRankZero) {
   });
 }
 
+TEST_F(TensorsTest, NarrowComplexAndEmptyParametersAreReduced) {
+  struct MixedImpl : nn::Module {
+    Tensor none = register_parameter("none", torch::ones({0, 6}));
+    Tensor narrow =
+        register_parameter("narrow", torch::ones({6}, torch::kBFloat16));
+    Tensor turned =
+        register_parameter("turned", torch::ones({6}, torch::kComplexDouble));
+    Tensor forward(const Tensor& x) {
+      return x * narrow * torch::real(turned) + none.sum();
+    }
+  };
+  on_ranks(3, [](const World& world) {
+    for (const auto memory : {GradientMemory::own, GradientMemory::bucket}) {
+      const auto net = std::make_shared<MixedImpl>();
+      DistributedDataParallel ddp(
+          net, options_over(world, {.gradient_memory = memory}));
+      for (int step = 0; step < 3; ++step) {
+        net->zero_grad();
+        ddp(torch::full({1, 6}, 1.0 + world.rank())).sum().backward();
+        // Means of 1, 2 and 3; thirds in 8 bits add up to within one of them.
+        EXPECT_LE((net->narrow.grad() - 2).abs().max().item<double>(), 2e-2);
+        EXPECT_LE(
+            (torch::real(net->turned.grad()) - 2).abs().max().item<double>(),
+            1e-12);
+        EXPECT_EQ(net->none.grad().sizes(), net->none.sizes());
+      }
+    }
+  });
+}
+
+TEST_F(TensorsTest, ASequentialIsAModuleAsWell) {
+  const auto make = [] {
+    return std::make_shared<nn::SequentialImpl>(nn::Linear(6, 5), nn::Tanh(),
+                                                nn::Linear(5, 2));
+  };
+  const auto alone = build(make);
+  for (int rank = 0; rank < 2; ++rank) {
+    auto& net = dynamic_cast<nn::SequentialImpl&>(*alone);
+    (net.forward(batch(rank, 0)).sum() / 2).backward();
+  }
+  on_ranks(2, [&](const World& world) {
+    nn::Sequential net(
+        std::dynamic_pointer_cast<nn::SequentialImpl>(build(make)));
+    DistributedDataParallel ddp(net, options_over(world));
+    ddp(batch(world.rank(), 0)).sum().backward();
+    expect_close(plain_gradients(*net), plain_gradients(*alone), "gradients");
+  });
+}
+
+TEST_F(TensorsTest, AnAxisOfAMeshAveragesOverItsRanksAlone) {
+  on_ranks(4, [](const World& world) {
+    const auto mesh =
+        init_device_mesh(world, {.shape = {2, 2}, .axes = {"dp", "other"}});
+    Ddp ddp(as_chain(build(make_chain)), {.mesh = mesh["dp"]});
+    ddp(batch(world.rank(), 0)).square().mean().backward();
+    const Model alone = build(make_chain);
+    for (const int rank : mesh["dp"].ranks()) {
+      (loss_of(dynamic_cast<ChainImpl&>(*alone), {rank, 0, 1}) / 2).backward();
+    }
+    expect_close(plain_gradients(*ddp.module()), plain_gradients(*alone),
+                 "gradients");
+  });
+}
+
 TEST_F(TensorsTest, AParameterThatIsAnOutputKeepsNoHooks) {
   struct TableImpl : nn::Module {
     Tensor table = register_parameter("table", torch::ones({6}));
