@@ -9,6 +9,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/comm/distributed.h"
+#include "tessera/device/capture.h"
 #include "tessera/mesh/group_over.h"
 #include "tessera/module/traversal.h"
 #include "tessera/parallel/gradient_reducer.h"
@@ -138,6 +139,12 @@ DataParallel::Step DataParallel::agree(const Step& mine) const {
 }
 
 void DataParallel::before_forward() {
+  require<Unsupported>(!capturing(device_), [] {
+    return str(
+        "DistributedDataParallel cannot be part of a CUDA graph: its "
+        "gradients come on streams of their own; use replicate or "
+        "fully_shard for that.");
+  });
   Step step = {.reduces = reduces_now(),
                .sends_buffers = syncs_ &&
                                 buffer_sync_ == BufferSync::before_forward &&

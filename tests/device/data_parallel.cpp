@@ -14,10 +14,13 @@
 #include <string>
 #include <vector>
 
+#include "tessera/base/error.h"
 #include "tessera/comm/distributed.h"
 #include "tessera/comm/world.h"
+#include "tessera/graph/graphed_step.h"
 #include "tessera/mesh/device_mesh.h"
 #include "tessera/module/recompute.h"
+#include "tessera/optim/adamw.h"
 #include "tessera/optim/zero_redundancy_optimizer.h"
 #include "tessera/parallel/distributed_data_parallel.h"
 
@@ -213,6 +216,28 @@ bool check_divided(const World& world, BucketView view) {
   return same && (world.size() == 1 || states < alone->parameters().size());
 }
 
+/// A graph of it is an error that says so.
+bool check_graph_is_refused(const World& world) {
+  const auto stack = make_stack(world.device());
+  const DeviceMesh mesh = init_device_mesh(world);
+  DistributedDataParallel ddp(stack, {.mesh = mesh});
+  AdamW optimizer(stack->parameters(), torch::optim::AdamWOptions(1e-3));
+  GraphedStep step(*stack, optimizer, mesh, [&](const TensorVector& in) {
+    const Tensor loss = ddp(in[0]).square().mean();
+    loss.backward();
+    optimizer.step();
+    optimizer.zero_grad();
+    return TensorVector{loss.detach()};
+  });
+  try {
+    for (int i = 0; i < 5; ++i) (void)step({batch(world, i)});
+  } catch (const Unsupported& error) {
+    return std::string(error.what()).find("cannot be part of a CUDA graph") !=
+           std::string::npos;
+  }
+  return false;
+}
+
 }  // namespace
 
 int main() {
@@ -233,6 +258,9 @@ int main() {
   say("an optimizer divided", check_divided(world, BucketView::off), 0);
   say("an optimizer divided, in buckets", check_divided(world, BucketView::on),
       0);
+  if (world.device().is_cuda()) {
+    say("a graph is refused", check_graph_is_refused(world), 0);
+  }
   std::printf("rank %d: %d failures\n", world.rank(), failures);
   world.finish();
   return failures == 0 ? 0 : 1;
