@@ -108,6 +108,7 @@ void JoinSession::shadow() {
       log_warning("join: this rank has been without batches for ", kManySteps,
                   " steps of the others; spread them more evenly.");
     }
+    if (options_.before_shadow_step) options_.before_shadow_step(*joinable);
     joinable->shadow_step();
   }
   for (Joinable* joinable : joinables_) joinable->end_join(was_last);

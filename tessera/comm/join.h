@@ -67,6 +67,11 @@ enum class JoinDivisor {
 struct JoinOptions {
   WhenOneEnds when_one_ends = WhenOneEnds::shadow;
   JoinDivisor divisor = JoinDivisor::all_ranks;
+  // Called on a rank that is through, before it goes along with a step of that
+  // joinable. For what the body does to gradients: a ZeroRedundancyOptimizer
+  // steps this rank's parameters with what is in `.grad`, which nobody else
+  // has clipped.
+  std::function<void(const Joinable&)> before_shadow_step = {};
 };
 
 /// Calls `body` on each rank. Collective over the joinables' group.

@@ -2,6 +2,7 @@
 
 #include <atomic>
 
+#include "tessera/optim/clip_grad_norm.h"
 #include "tessera/optim/zero_redundancy_optimizer.h"
 #include "tests/parallel/support.h"
 
@@ -24,8 +25,11 @@ void train(Ddp& ddp, int rank) {
   }
 }
 
+constexpr double kNoClipping = 1e9;
+
 /// The same in one process: ranks without a batch count as zeros.
-Tensors trained_alone(int world_size, JoinDivisor divisor) {
+Tensors trained_alone(int world_size, JoinDivisor divisor,
+                      double max_norm = kNoClipping) {
   const Model model = build(make_chain);
   auto& chain = dynamic_cast<ChainImpl&>(*model);
   const auto optimizer = make_sgd(model->parameters());
@@ -40,6 +44,7 @@ Tensors trained_alone(int world_size, JoinDivisor divisor) {
       const int ranks = divisor == JoinDivisor::all_ranks ? world_size : active;
       (chain.forward(batch(rank, step)).square().mean() / ranks).backward();
     }
+    clip_grad_norm_(model->parameters(), max_norm);
     optimizer->step();
   }
   return plain_values(*model);
@@ -78,30 +83,41 @@ TEST_F(JoinTest, WorksWithUnusedOnesAndAStaticGraph) {
 
 /// Ranks that are through own parameters, and step them for the others.
 TEST_F(JoinTest, AnOptimizerWhoseStateIsDividedJoinsToo) {
-  for (const int world_size : {1, 2, 3, 4}) {
-    const Tensors want = trained_alone(world_size, JoinDivisor::all_ranks);
-    for (const auto memory : {GradientMemory::own, GradientMemory::bucket}) {
-      on_ranks(world_size, [&](const World& world) {
-        Ddp ddp(as_chain(build(make_chain)),
-                options_over(world, {.bucket_cap_mib = kSmallBuckets,
-                                     .gradient_memory = memory}));
-        ZeroRedundancyOptimizer<torch::optim::SGD> optimizer(
-            ddp.module()->parameters(), torch::optim::SGDOptions(0.1),
-            {.group = ddp.process_group()});
-        join({&ddp, &optimizer}, [&] {
-          for (int step = 0; step < batches_of(world.rank()); ++step) {
-            optimizer.zero_grad();
-            if (step == 0) {
-              const NoSync no_sync = ddp.no_sync();
-              (void)ddp(batch(world.rank(), step));
-            }
-            ddp(batch(world.rank(), step)).square().mean().backward();
-            optimizer.step();
-          }
+  for (const double max_norm : {kNoClipping, 0.05}) {
+    for (const int world_size : {1, 2, 3, 4}) {
+      const Tensors want =
+          trained_alone(world_size, JoinDivisor::all_ranks, max_norm);
+      for (const auto memory : {GradientMemory::own, GradientMemory::bucket}) {
+        on_ranks(world_size, [&](const World& world) {
+          Ddp ddp(as_chain(build(make_chain)),
+                  options_over(world, {.bucket_cap_mib = kSmallBuckets,
+                                       .gradient_memory = memory}));
+          const auto parameters = ddp.module()->parameters();
+          ZeroRedundancyOptimizer<torch::optim::SGD> optimizer(
+              parameters, torch::optim::SGDOptions(0.1),
+              {.group = ddp.process_group()});
+          const auto clip = [&](const Joinable& joinable) {
+            if (&joinable != &optimizer) return;
+            clip_grad_norm_(parameters, max_norm);
+          };
+          join({&ddp, &optimizer},
+               [&] {
+                 for (int step = 0; step < batches_of(world.rank()); ++step) {
+                   optimizer.zero_grad();
+                   if (step == 0) {
+                     const NoSync no_sync = ddp.no_sync();
+                     (void)ddp(batch(world.rank(), step));
+                   }
+                   ddp(batch(world.rank(), step)).square().mean().backward();
+                   clip(optimizer);
+                   optimizer.step();
+                 }
+               },
+               {.before_shadow_step = clip});
+          expect_close(plain_values(*ddp.module()), want,
+                       str("values at W = ", world_size));
         });
-        expect_close(plain_values(*ddp.module()), want,
-                     str("values at W = ", world_size));
-      });
+      }
     }
   }
 }
