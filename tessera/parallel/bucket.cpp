@@ -13,6 +13,15 @@ namespace tessera {
 
 using at::Tensor;
 
+namespace {
+
+/// Its memory is not given away before the current stream's work is done.
+void note_use_here(const Tensor& tensor) {
+  if (!tensor.is_cpu()) tensor.record_stream(current_stream(tensor.device()));
+}
+
+}  // namespace
+
 Bucket::Bucket(std::vector<size_t> members, std::vector<Tensor> parameters,
                GradientMemory memory)
     : members_(std::move(members)),
@@ -138,6 +147,9 @@ void Bucket::write_gradient(size_t member) {
 void Bucket::finish(const std::vector<bool>& is_used) {
   const at::NoGradGuard no_grad;
   const Tensor result = wait();
+  // Their memory is of the stream of gradients, and this may be another.
+  note_use_here(buffer_);
+  note_use_here(result);
   if (result.data_ptr() != buffer_.data_ptr()) {
     buffer_.copy_(result.view({-1}));
   }
