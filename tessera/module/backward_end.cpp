@@ -1,6 +1,7 @@
 #include "tessera/module/backward_end.h"
 
 #include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/graph_task.h>
 
 #include <memory>
 #include <utility>
@@ -37,6 +38,14 @@ void at_backward_end(std::function<void()> finish, std::function<void()> fail) {
   auto end = std::make_shared<BackwardEnd>(std::move(finish), std::move(fail));
   torch::autograd::Engine::get_default_engine().queue_callback(
       [end] { end->run(); });
+}
+
+// The engine's own sign, and, where hooks run without it, what the pass is to
+// run.
+bool backward_asks_by_name() {
+  const auto* runs = torch::autograd::get_current_graph_task_exec_info();
+  return !torch::autograd::Engine::get_default_engine().is_checkpoint_valid() ||
+         (runs != nullptr && !runs->empty());
 }
 
 }  // namespace tessera

@@ -24,6 +24,7 @@ using torch::autograd::edge_list;
 // the engine's.
 thread_local int first_runs = 0;
 thread_local int second_runs = 0;
+thread_local int region_backwards = 0;
 thread_local const torch::autograd::Node* second_run_node = nullptr;
 
 class OfNode {
@@ -130,6 +131,7 @@ void run_backward(const edge_list& edges, const TensorVector& gradients) {
     seeds.push_back(gradients[i]);
   }
   if (roots.empty()) return;
+  const Inside inside(region_backwards);
   torch::autograd::Engine::get_default_engine().execute(
       roots, seeds, /*keep_graph=*/false, /*create_graph=*/false,
       /*accumulate_grad=*/true);
@@ -227,6 +229,7 @@ std::shared_ptr<torch::autograd::Node> node_of(const TensorVector& outputs) {
 
 bool in_first_run() { return first_runs > 0; }
 bool in_second_run() { return second_runs > 0; }
+bool in_region_backward() { return region_backwards > 0; }
 const torch::autograd::Node* node_of_second_run() { return second_run_node; }
 
 TensorVector recompute(const Region& region, const TensorVector& inputs,

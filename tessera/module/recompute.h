@@ -105,6 +105,9 @@ requires(std::is_invocable_v<Function&, const Inputs&...> &&
 /// backward is under way.
 [[nodiscard]] bool in_second_run();
 
+/// Whether this thread is in the backward of a region: one inside of another.
+[[nodiscard]] bool in_region_backward();
+
 /// The node of that region in the graph of its first run; null outside of one.
 [[nodiscard]] const torch::autograd::Node* node_of_second_run();
 

@@ -83,7 +83,7 @@ void Bucket::copy_in() {
   if (!places.empty()) at::_foreach_copy_(places, values);
 }
 
-void Bucket::start(size_t index, bool is_last, const CommHook& hook) {
+void Bucket::start(size_t index, bool is_last, const HookCall& call) {
   const at::NoGradGuard no_grad;
   const auto here = current_stream(parameters_[0].device());
   for (const auto& stream : streams_) {
@@ -94,24 +94,24 @@ void Bucket::start(size_t index, bool is_last, const CommHook& hook) {
   }
   allocate();
   copy_in();
-  hand_over(index, is_last, hook);
+  hand_over(index, is_last, call);
 }
 
 void Bucket::start_with_zeros(size_t index, bool is_last,
-                              const CommHook& hook) {
+                              const HookCall& call) {
   const at::NoGradGuard no_grad;
   allocate();
   buffer_.zero_();
-  hand_over(index, is_last, hook);
+  hand_over(index, is_last, call);
 }
 
-void Bucket::hand_over(size_t index, bool is_last, const CommHook& hook) {
+void Bucket::hand_over(size_t index, bool is_last, const HookCall& call) {
   std::vector<Tensor> gradients;
   for (size_t i = 0; i < parameters_.size(); ++i) {
     gradients.push_back(view_of(i));
   }
-  reduced_ = hook(GradientBucket(index, is_last, buffer_, std::move(gradients),
-                                 parameters_));
+  reduced_ = call.hook(GradientBucket(index, is_last, call.divisor, buffer_,
+                                      std::move(gradients), parameters_));
   require<InvalidState>(reduced_ != nullptr, [] {
     return str(
         "DistributedDataParallel: the communication hook returned no "

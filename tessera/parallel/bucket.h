@@ -15,6 +15,12 @@
 
 namespace tessera {
 
+/// The hook that buckets go to, and what it is told.
+struct HookCall {
+  CommHook hook;
+  int64_t divisor = 1;
+};
+
 class Bucket {
  public:
   /// parameters: of one dtype and device. `members` are their numbers.
@@ -31,11 +37,11 @@ class Bucket {
   void note_gradient();
 
   /// Copies the gradients in, zeros for those that are not there, and hands
-  /// them to `hook`. Errors: Unsupported for sparse gradients, and those that
+  /// them to the hook. Errors: Unsupported for sparse gradients, and those that
   /// are to be differentiated again.
-  void start(size_t index, bool is_last, const CommHook& hook);
+  void start(size_t index, bool is_last, const HookCall& call);
   /// The same with zeros, as of a rank that has no more batches.
-  void start_with_zeros(size_t index, bool is_last, const CommHook& hook);
+  void start_with_zeros(size_t index, bool is_last, const HookCall& call);
   /// Waits, and writes the gradients of those members that `is_used` says.
   void finish(const std::vector<bool>& is_used);
   /// After a pass that failed.
@@ -45,7 +51,7 @@ class Bucket {
   [[nodiscard]] at::Tensor view_of(size_t member) const;
   void allocate();
   void copy_in();
-  void hand_over(size_t index, bool is_last, const CommHook& hook);
+  void hand_over(size_t index, bool is_last, const HookCall& call);
   [[nodiscard]] at::Tensor wait();
   void write_gradient(size_t member);
 

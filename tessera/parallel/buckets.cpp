@@ -57,22 +57,22 @@ void Buckets::begin_pass(const std::vector<bool>& expected) {
   }
 }
 
-void Buckets::note_gradient(size_t i, const CommHook& hook) {
+void Buckets::note_gradient(size_t i, const HookCall& call) {
   buckets_[bucket_of_[i]].note_gradient();
   for (; next_ < buckets_.size() && buckets_[next_].complete(); ++next_) {
-    buckets_[next_].start(next_, next_ + 1 == buckets_.size(), hook);
+    buckets_[next_].start(next_, next_ + 1 == buckets_.size(), call);
   }
 }
 
-void Buckets::start_all(const CommHook& hook) {
+void Buckets::start_all(const HookCall& call) {
   for (; next_ < buckets_.size(); ++next_) {
-    buckets_[next_].start(next_, next_ + 1 == buckets_.size(), hook);
+    buckets_[next_].start(next_, next_ + 1 == buckets_.size(), call);
   }
 }
 
-void Buckets::start_with_zeros(const CommHook& hook) {
+void Buckets::start_with_zeros(const HookCall& call) {
   for (size_t i = 0; i < buckets_.size(); ++i) {
-    buckets_[i].start_with_zeros(i, i + 1 == buckets_.size(), hook);
+    buckets_[i].start_with_zeros(i, i + 1 == buckets_.size(), call);
   }
 }
 

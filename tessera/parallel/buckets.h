@@ -25,11 +25,11 @@ class Buckets {
   void begin_pass(const std::vector<bool>& expected);
   /// Starts the bucket of parameter `i` and those after it, as far as all their
   /// gradients are there.
-  void note_gradient(size_t i, const CommHook& hook);
+  void note_gradient(size_t i, const HookCall& call);
   /// Those that have not begun.
-  void start_all(const CommHook& hook);
+  void start_all(const HookCall& call);
   /// See Bucket.
-  void start_with_zeros(const CommHook& hook);
+  void start_with_zeros(const HookCall& call);
   void finish(const std::vector<bool>& is_used);
   void abandon();
 

@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <memory>
 #include <utility>
 
@@ -11,9 +12,9 @@ namespace tessera::comm_hooks {
 namespace {
 
 /// Divided first, as the sum of 16-bit values could overflow.
-ReducedBucket start_mean(const at::Tensor& values,
+ReducedBucket start_mean(const at::Tensor& values, int64_t divisor,
                          const distributed::ProcessGroup& group) {
-  values.mul_(1.0 / group.size());
+  values.mul_(1.0 / static_cast<double>(divisor));
   auto work = std::make_shared<distributed::Work>(
       distributed::all_reduce(values, group));
   return [work, values] {
@@ -25,7 +26,7 @@ ReducedBucket start_mean(const at::Tensor& values,
 CommHook compress(const distributed::ProcessGroup& group,
                   at::ScalarType dtype) {
   return [group, dtype](const GradientBucket& bucket) {
-    return start_mean(bucket.buffer().to(dtype), group);
+    return start_mean(bucket.buffer().to(dtype), bucket.divisor(), group);
   };
 }
 
@@ -33,7 +34,7 @@ CommHook compress(const distributed::ProcessGroup& group,
 
 CommHook all_reduce(const distributed::ProcessGroup& group) {
   return [group](const GradientBucket& bucket) {
-    return start_mean(bucket.buffer(), group);
+    return start_mean(bucket.buffer(), bucket.divisor(), group);
   };
 }
 

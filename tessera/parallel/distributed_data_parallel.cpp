@@ -32,6 +32,11 @@ void check_parameter(const NamedTensor& parameter, c10::Device device) {
                "is sharded; name it in ignored_params, or shard the "
                "whole model over a mesh of two axes (HSDP) instead.");
   });
+  require<InvalidArgument>(tensor.is_leaf(), [&] {
+    return str(who(),
+               "was computed by autograd (no leaf); register the tensor "
+               "that is trained.");
+  });
   require<InvalidState>(!tensor.is_meta(), [&] {
     return str(who(), "is on the meta device; materialize the model first.");
   });
@@ -80,11 +85,25 @@ std::vector<NamedTensor> trained(const std::vector<NamedTensor>& parameters) {
   return result;
 }
 
+constexpr double kMostMib = 1 << 20;
+
+/// What has to be the same on all ranks.
+std::string described(const DataParallelOptions& options) {
+  const auto number = [](auto choice) { return static_cast<int>(choice); };
+  return str("bucket_cap_mib ", options.bucket_cap_mib, ", unused_parameters ",
+             number(options.unused_parameters), ", static_graph ",
+             number(options.static_graph), ", init_sync ",
+             number(options.init_sync), ", buffer_sync ",
+             number(options.buffer_sync));
+}
+
 void check_options(const DataParallelOptions& options) {
-  require<InvalidArgument>(options.bucket_cap_mib > 0, [&] {
-    return str("DistributedDataParallel: bucket_cap_mib is ",
-               options.bucket_cap_mib, "; give more than 0.");
-  });
+  require<InvalidArgument>(
+      options.bucket_cap_mib > 0 && options.bucket_cap_mib <= kMostMib, [&] {
+        return str("DistributedDataParallel: bucket_cap_mib is ",
+                   options.bucket_cap_mib, "; give more than 0, up to ",
+                   kMostMib, ".");
+      });
 }
 
 }  // namespace
@@ -102,7 +121,7 @@ DataParallel::DataParallel(torch::nn::Module& module,
   auto all = parameters;
   for (const NamedTensor& buffer : buffers_of(module)) all.push_back(buffer);
   for (const NamedTensor& each : all) check_parameter(each, device_);
-  check_same_tensors(all, group_);
+  check_same_models(described(options), all, group_);
   parameters_ = tensors_of(parameters);
   buffers_ = tensors_of(buffers_of(module));
   if (options.init_sync == InitSync::broadcast) {
@@ -161,6 +180,7 @@ void DataParallel::before_forward() {
     reducer_->set_divisor(group_.size());
   }
   if (step.reduces) reducer_->prepare_forward();
+  if (!syncs_) reducer_->note_no_sync();
   if (step.sends_buffers) send_buffers(step.root);
 }
 

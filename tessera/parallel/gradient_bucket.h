@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <utility>
 #include <vector>
@@ -13,11 +14,12 @@ namespace tessera {
 /// One bucket of a DistributedDataParallel, in one backward pass.
 class GradientBucket {
  public:
-  GradientBucket(size_t index, bool is_last, at::Tensor buffer,
+  GradientBucket(size_t index, bool is_last, int64_t divisor, at::Tensor buffer,
                  std::vector<at::Tensor> gradients,
                  std::vector<at::Tensor> parameters)
       : index_(index),
         is_last_(is_last),
+        divisor_(divisor),
         buffer_(std::move(buffer)),
         gradients_(std::move(gradients)),
         parameters_(std::move(parameters)) {}
@@ -25,6 +27,9 @@ class GradientBucket {
   /// Buckets leave in this order.
   [[nodiscard]] size_t index() const { return index_; }
   [[nodiscard]] bool is_last() const { return is_last_; }
+  /// By what a mean divides: the ranks, or in a join those with batches, where
+  /// that was asked for.
+  [[nodiscard]] int64_t divisor() const { return divisor_; }
   /// All gradients, one after the other: 1-D, of one dtype and device. This
   /// rank's own, not divided by anything.
   [[nodiscard]] const at::Tensor& buffer() const { return buffer_; }
@@ -39,6 +44,7 @@ class GradientBucket {
  private:
   size_t index_;
   bool is_last_;
+  int64_t divisor_;
   at::Tensor buffer_;
   std::vector<at::Tensor> gradients_;
   std::vector<at::Tensor> parameters_;

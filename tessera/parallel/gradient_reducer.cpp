@@ -1,7 +1,7 @@
 #include "tessera/parallel/gradient_reducer.h"
 
 #include <ATen/Functions.h>
-#include <torch/csrc/autograd/engine.h>
+#include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/utils/lambda_post_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
@@ -10,26 +10,17 @@
 #include <utility>
 
 #include "tessera/base/error.h"
-#include "tessera/comm/distributed.h"
 #include "tessera/module/backward_end.h"
+#include "tessera/module/recompute.h"
+#include "tessera/parallel/comm_hooks.h"
 #include "tessera/parallel/model_agreement.h"
+#include "tessera/parallel/reducer_errors.h"
 
 namespace tessera {
 
 namespace {
 
 constexpr int64_t kMiB = 1 << 20;
-constexpr size_t kMostNames = 8;
-
-/// "'a', 'b' and 7 more"
-std::string listed(const std::vector<std::string>& names) {
-  std::string text;
-  for (size_t i = 0; i < std::min(names.size(), kMostNames); ++i) {
-    text += str(i == 0 ? "'" : ", '", names[i], "'");
-  }
-  const size_t more = names.size() - std::min(names.size(), kMostNames);
-  return more == 0 ? text : str(text, " and ", more, " more");
-}
 
 }  // namespace
 
@@ -92,32 +83,36 @@ void GradientReducer::check_parameters() const {
                 slot.accumulator
             ? "has another dtype or device than it had"
             : nullptr;
-    require<InvalidState>(wrong == nullptr, [&] {
-      return str("DistributedDataParallel: '", slot.name, "' ", wrong,
-                 " when it was wrapped; freeze, move and cast parameters "
-                 "before, or wrap the model anew.");
-    });
+    if (wrong != nullptr) reducer_errors::raise_changed(slot.name, wrong);
   }
 }
 
 void GradientReducer::prepare_forward() {
   check_parameters();
   rebuild_buckets();
+  ++pending_forwards_;
 }
 
 at::Tensor GradientReducer::mark_output(const at::Tensor& output) {
   if (!output.defined() || !output.requires_grad()) return output;
   // A leaf keeps its hooks for good.
   const at::Tensor marked = output.is_leaf() ? output.view_as(output) : output;
-  marked.register_hook([weak = weak_from_this()](const at::Tensor&) {
+  const auto begin = [weak = weak_from_this()](const at::Tensor&) {
     const auto self = weak.lock();
     require<InvalidState>(self != nullptr, [] {
       return str(
           "DistributedDataParallel: it is gone, but a backward of "
           "one of its forwards began; keep it until then.");
     });
+    const std::scoped_lock lock(self->mutex_);
     self->begin_pass();
-  });
+  };
+  marked.register_hook(begin);
+  // A view that is written in place gets another node, without the hook.
+  if (marked.is_view()) {
+    const at::Tensor base(marked._base());
+    if (base.requires_grad() && !base.is_leaf()) base.register_hook(begin);
+  }
   return marked;
 }
 
@@ -133,19 +128,8 @@ void GradientReducer::set_comm_hook(CommHook hook) {
   hook_ = std::move(hook);
 }
 
-CommHook GradientReducer::hook() const {
-  if (hook_) return hook_;
-  return [this](const GradientBucket& bucket) -> ReducedBucket {
-    const at::Tensor values = bucket.buffer();
-    // Divided first: a sum of 16-bit values could overflow.
-    values.mul_(1.0 / static_cast<double>(divisor_));
-    auto work = std::make_shared<distributed::Work>(
-        distributed::all_reduce(values, group_));
-    return [work, values] {
-      work->wait();
-      return values;
-    };
-  };
+HookCall GradientReducer::hook_call() const {
+  return {hook_ ? hook_ : comm_hooks::all_reduce(group_), divisor_};
 }
 
 bool GradientReducer::finds_unused() const {
@@ -153,13 +137,10 @@ bool GradientReducer::finds_unused() const {
 }
 
 void GradientReducer::begin_pass() {
-  using torch::autograd::Engine;
-  const std::scoped_lock lock(mutex_);
   if (running_) return;
-  if (!Engine::get_default_engine().is_checkpoint_valid()) {
-    return refuse_gradients();
-  }
+  if (backward_asks_by_name()) return refuse_gradients();
   running_ = true;
+  if (pending_forwards_ > 0) --pending_forwards_;
   std::vector<bool> expected;
   for (Slot& slot : slots_) {
     slot.count = 0;
@@ -188,27 +169,31 @@ void GradientReducer::refuse_gradients() {
   at_backward_end(end, end);
 }
 
+// Nothing comes by without a forward of the wrapper, or a NoSync that says so:
+// it would stay on this rank. A forward may have handed out more than it
+// returned (a loss that a member keeps), which may come first.
+void GradientReducer::begin_without_output(const Slot& slot) {
+  if (running_ || had_no_sync_) return;
+  if (pending_forwards_ == 0 || in_region_backward()) {
+    reducer_errors::raise_stray(slot.name);
+  }
+  begin_pass();
+}
+
 void GradientReducer::note_gradient(size_t i) {
   const std::scoped_lock lock(mutex_);
   Slot& slot = slots_[i];
-  require<Unsupported>(!refuses_, [&] {
-    return str("DistributedDataParallel: '", slot.name,
-               "' got a gradient in a "
-               "backward for some inputs only; call backward without them.");
-  });
+  if (refuses_) reducer_errors::raise_by_name(slot.name);
   slot.used = true;
+  begin_without_output(slot);
   if (!running_) return;
   if (slot.count++ == 0 && num_passes_ == 0) came_in_order_.push_back(i);
   if (learns_graph()) return;
-  require<InvalidState>(slot.count <= slot.expected, [&] {
-    return str("DistributedDataParallel: '", slot.name, "' got gradient ",
-               slot.count, " of one backward; expected ", slot.expected,
-               ". It is used in several recomputed regions, or in another "
-               "way than before: give static_graph = StaticGraph::yes where "
-               "all steps are alike.");
-  });
+  if (slot.count > slot.expected) {
+    reducer_errors::raise_again(slot.name, slot.count, slot.expected);
+  }
   if (slot.count < slot.expected) return;
-  buckets_.note_gradient(i, hook());
+  buckets_.note_gradient(i, hook_call());
 }
 
 void GradientReducer::check_all_came() const {
@@ -216,43 +201,52 @@ void GradientReducer::check_all_came() const {
   for (const Slot& slot : slots_) {
     if (slot.count < slot.expected) missing.push_back(slot.name);
   }
-  const bool is_static = static_graph_ == StaticGraph::yes;
-  require<InvalidState>(missing.empty(), [&] {
-    return str("DistributedDataParallel: backward gave no gradient to ",
-               listed(missing),
-               is_static ? ", which had one in the first pass; with "
-                           "StaticGraph::yes all passes are alike."
-                         : "; give unused_parameters = UnusedParameters::find, "
-                           "or use all of them in each forward.");
-  });
+  if (missing.empty()) return;
+  using reducer_errors::Expectation;
+  reducer_errors::raise_missing(missing, static_graph_ == StaticGraph::yes
+                                             ? Expectation::as_in_the_first_pass
+                                             : Expectation::one_each);
 }
 
 // What each parameter has in this pass, and will have.
 void GradientReducer::learn_graph() {
   for (Slot& slot : slots_) slot.expected = slot.count;
+  learned_graph_ = true;
 }
 
+// Of a static graph it is asked once, also by a rank that shadows that pass.
 std::vector<bool> GradientReducer::used_anywhere() {
-  const bool asks = finds_unused() || learns_graph();
-  if (!asks && static_graph_ == StaticGraph::yes) return used_always_;
-  if (!asks) return std::vector<bool>(slots_.size(), true);
+  const bool is_static = static_graph_ == StaticGraph::yes;
+  if (is_static && num_passes_ > 0) return used_always_;
+  if (!is_static && !finds_unused()) {
+    return std::vector<bool>(slots_.size(), true);
+  }
   std::vector<bool> mine;
   for (const Slot& slot : slots_) mine.push_back(slot.used);
-  return true_anywhere(mine, slots_[0].tensor.device(), group_);
+  auto used = true_anywhere(mine, slots_[0].tensor.device(), group_);
+  if (is_static) used_always_ = used;
+  return used;
+}
+
+// Those that lie in a bucket would be reduced with it.
+void GradientReducer::take_unused_out_of_buckets() {
+  const at::NoGradGuard no_grad;
+  for (Slot& slot : slots_) {
+    at::Tensor& gradient = slot.tensor.mutable_grad();
+    if (!slot.used && gradient.defined()) gradient = gradient.clone();
+  }
 }
 
 void GradientReducer::finish_pass() {
   const std::scoped_lock lock(mutex_);
-  const bool learns = learns_graph();
-  if (learns) {
+  if (learns_graph()) {
     learn_graph();
   } else if (!finds_unused()) {
     check_all_came();
   }
-  buckets_.start_all(hook());
-  const std::vector<bool> used = used_anywhere();
-  if (learns) used_always_ = used;
-  buckets_.finish(used);
+  if (finds_unused()) take_unused_out_of_buckets();
+  buckets_.start_all(hook_call());
+  buckets_.finish(used_anywhere());
   end_pass();
 }
 
@@ -270,11 +264,15 @@ void GradientReducer::abandon_pass() {
 }
 
 void GradientReducer::shadow_backward() {
-  for (Slot& slot : slots_) slot.used = false;
-  buckets_.start_with_zeros(hook());
-  const std::vector<bool> used = used_anywhere();
-  if (learns_graph()) used_always_ = used;
-  buckets_.finish(used);
+  for (Slot& slot : slots_) {
+    slot.used = false;
+    // This rank's last one: nobody clears it here, and where the others have
+    // none now it must not be stepped with.
+    slot.tensor.mutable_grad().reset();
+  }
+  buckets_.start_with_zeros(hook_call());
+  buckets_.finish(used_anywhere());
+  --pending_forwards_;
   end_pass();
 }
 

@@ -48,6 +48,10 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   /// A backward that comes to `output` reduces. Returns what to hand out.
   [[nodiscard]] at::Tensor mark_output(const at::Tensor& output);
 
+  /// A forward whose backward does not reduce: from now on gradients may come
+  /// that stay on this rank.
+  void note_no_sync() { had_no_sync_ = true; }
+
   /// Errors: InvalidState for a second one.
   void set_comm_hook(CommHook hook);
 
@@ -76,6 +80,8 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   void rebuild_buckets();
   void check_parameters() const;
   void begin_pass();
+  void begin_without_output(const Slot& slot);
+  void take_unused_out_of_buckets();
   void refuse_gradients();
   void finish_pass();
   void abandon_pass();
@@ -83,11 +89,11 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   void check_all_came() const;
   void learn_graph();
   [[nodiscard]] bool learns_graph() const {
-    return static_graph_ == StaticGraph::yes && num_passes_ == 0;
+    return static_graph_ == StaticGraph::yes && !learned_graph_;
   }
   [[nodiscard]] bool finds_unused() const;
   [[nodiscard]] std::vector<bool> used_anywhere();
-  [[nodiscard]] CommHook hook() const;
+  [[nodiscard]] HookCall hook_call() const;
 
   const distributed::ProcessGroup group_;
   const UnusedParameters unused_;
@@ -98,6 +104,9 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   CommHook hook_;     // null: the mean
   std::mutex mutex_;  // several devices of the engine may have gradients
   bool running_ = false;
+  int64_t pending_forwards_ = 0;  // without a backward yet
+  bool had_no_sync_ = false;
+  bool learned_graph_ = false;
   // In a backward that is for some parameters only.
   std::atomic<bool> refuses_ = false;
   int64_t num_passes_ = 0;

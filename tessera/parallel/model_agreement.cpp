@@ -25,7 +25,7 @@ std::string line_of(const NamedTensor& named) {
   const Tensor& tensor = named.tensor;
   return str("'", named.name, "' ", tensor.sizes(), " ",
              c10::toString(tensor.scalar_type()), ", strides ",
-             tensor.strides());
+             tensor.strides(), tensor.requires_grad() ? ", trained" : "");
 }
 
 std::vector<std::string> lines_of(const std::string& text) {
@@ -78,9 +78,10 @@ void broadcast_together(const std::vector<Tensor>& tensors, int root,
 
 }  // namespace
 
-void check_same_tensors(const std::vector<NamedTensor>& tensors,
-                        const distributed::ProcessGroup& group) {
-  std::string mine;
+void check_same_models(const std::string& options,
+                       const std::vector<NamedTensor>& tensors,
+                       const distributed::ProcessGroup& group) {
+  std::string mine = str("the options: ", options, "\n");
   for (const NamedTensor& named : tensors) mine += line_of(named) + "\n";
   const auto all = distributed::all_gather_object(mine, group);
   const auto first = lines_of(all.at(0));
@@ -90,10 +91,10 @@ void check_same_tensors(const std::vector<NamedTensor>& tensors,
     size_t i = 0;
     while (line_at(first, i) == line_at(other, i)) ++i;
     throw InvalidArgument(str(
-        "DistributedDataParallel: the ranks have unlike models: number ", i,
-        " is ", line_at(first, i), " on rank ", group.world_rank(0), " and ",
+        "DistributedDataParallel: the ranks have unlike models: ",
+        line_at(first, i), " on rank ", group.world_rank(0), " and ",
         line_at(other, i), " on rank ", group.world_rank(static_cast<int>(r)),
-        "; build the same model on all ranks."));
+        "; build and wrap the same model on all ranks."));
   }
 }
 

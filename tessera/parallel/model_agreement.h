@@ -7,6 +7,7 @@
 #include <c10/core/Device.h>
 
 #include <cstddef>
+#include <string>
 #include <vector>
 
 #include "tessera/comm/process_group.h"
@@ -14,10 +15,12 @@
 
 namespace tessera {
 
-/// Names, sizes, strides and dtypes, in order. Collective. Errors, on all
-/// ranks: InvalidArgument with the first difference and its ranks.
-void check_same_tensors(const std::vector<NamedTensor>& tensors,
-                        const distributed::ProcessGroup& group);
+/// One line of options; and of tensors names, sizes, strides, dtypes, and
+/// whether they are trained, in order. Collective. Errors, on all ranks:
+/// InvalidArgument with the first difference and its ranks.
+void check_same_models(const std::string& options,
+                       const std::vector<NamedTensor>& tensors,
+                       const distributed::ProcessGroup& group);
 
 /// Overwrites them with those of `root`, some hundred MiB at a time. All on one
 /// device of the group.

@@ -122,6 +122,72 @@ TEST_F(JoinTest, AnOptimizerWhoseStateIsDividedJoinsToo) {
   }
 }
 
+/// A rank that is through may own what the others no longer use.
+TEST_F(JoinTest, ADividedOptimizerStepsNoOldGradients) {
+  struct TwoImpl : nn::Module {
+    Tensor a = register_parameter("a", torch::full({6}, 2.0));
+    Tensor b = register_parameter("b", torch::full({6}, 3.0));
+    Tensor forward(const Tensor& x, bool both) {
+      return both ? x * a * b : x * a;
+    }
+  };
+  for (const auto memory : {GradientMemory::own, GradientMemory::bucket}) {
+    on_ranks(2, [&](const World& world) {
+      const auto net = std::make_shared<TwoImpl>();
+      DistributedDataParallel ddp(
+          net, options_over(world, {.unused_parameters = UnusedParameters::find,
+                                    .gradient_memory = memory}));
+      ZeroRedundancyOptimizer<torch::optim::SGD> optimizer(
+          net->parameters(), torch::optim::SGDOptions(0.5),
+          {.group = ddp.process_group()});
+      const int through = optimizer.owner_of(net->b);
+      join({&ddp, &optimizer}, [&] {
+        for (int step = 0; step < (world.rank() == through ? 1 : 4); ++step) {
+          ddp(torch::ones({1, 6}), step == 0).sum().backward();
+          optimizer.step();
+          optimizer.zero_grad();
+        }
+      });
+      // One step with the gradient 2.
+      EXPECT_TRUE(net->b.eq(2.0).all().item<bool>()) << net->b;
+    });
+  }
+}
+
+TEST_F(JoinTest, HooksDivideByTheActiveRanksToo) {
+  const Tensors want = trained_alone(3, JoinDivisor::active_ranks);
+  on_ranks(3, [&](const World& world) {
+    Ddp ddp(as_chain(build(make_chain)), options_over(world));
+    ddp.set_comm_hook(comm_hooks::all_reduce(ddp.process_group()));
+    join({&ddp}, [&] { train(ddp, world.rank()); },
+         {.divisor = JoinDivisor::active_ranks});
+    expect_close(plain_values(*ddp.module()), want, "values");
+  });
+}
+
+/// A rank without batches in the first join has its first pass in the second.
+TEST_F(JoinTest, AStaticGraphIsLearnedInTheFirstPassOfEachRank) {
+  on_ranks(2, [](const World& world) {
+    const auto model = as_chain(build(make_chain));
+    Ddp ddp(model, options_over(world, {.bucket_cap_mib = kSmallBuckets,
+                                        .static_graph = StaticGraph::yes}));
+    for (int round = 0; round < 2; ++round) {
+      join({&ddp}, [&] {
+        if (round == 0 && world.rank() == 1) return;
+        for (int step = 0; step < 2; ++step) {
+          model->zero_grad();
+          ddp(batch(world.rank(), step)).sum().backward();
+        }
+      });
+    }
+    const auto alone = as_chain(build(make_chain));
+    for (int rank = 0; rank < 2; ++rank) {
+      (alone->forward(batch(rank, 1)).sum() / 2).backward();
+    }
+    expect_close(plain_gradients(*model), plain_gradients(*alone), "gradients");
+  });
+}
+
 TEST_F(JoinTest, RanksThatStepInUnlikeOrdersAreAnError) {
   const std::string message = message_of([] {
     on_ranks(3, [](const World& world) {

@@ -4,32 +4,12 @@
 #include <numeric>
 
 #include "tessera/module/recompute.h"
-#include "tests/parallel/support.h"
+#include "tests/parallel/pick.h"
 
 namespace tessera::test {
 namespace {
 
 class ReductionTest : public DoubleByDefault {};
-
-/// x * (those of a, b, c that are asked for).
-struct PickImpl : nn::Module {
-  Tensor a = register_parameter("a", torch::full({6}, 2.0));
-  Tensor b = register_parameter("b", torch::full({6}, 3.0));
-  Tensor c = register_parameter("c", torch::full({6}, 4.0));
-  Tensor forward(const Tensor& x, const std::string& used) {
-    Tensor y = x;
-    if (used.find('a') != std::string::npos) y = y * a;
-    if (used.find('b') != std::string::npos) y = y * b;
-    if (used.find('c') != std::string::npos) y = y * c;
-    return y;
-  }
-};
-
-Tensor ones() { return torch::ones({1, 6}).requires_grad_(); }
-
-bool is_all(const Tensor& tensor, double value) {
-  return tensor.defined() && tensor.eq(value).all().item<bool>();
-}
 
 TEST_F(ReductionTest, AParameterWithoutAGradientIsNamedOnAllRanks) {
   on_ranks(3, [](const World& world) {
@@ -285,27 +265,6 @@ TEST_F(ReductionTest, HooksThatGiveNothingOfUseAreErrors) {
                        throw InvalidState("the hook's own");
                      }),
                      "the hook's own"));
-  });
-}
-
-TEST_F(ReductionTest, GradientsAskedForByNameStayOnTheirRank) {
-  on_ranks(2, [](const World& world) {
-    const auto net = std::make_shared<PickImpl>();
-    DistributedDataParallel ddp(net, options_over(world));
-    const Tensor x = torch::full({1, 6}, 1.0 + world.rank());
-    const Tensor loss = ddp(x, std::string("abc")).sum();
-    const auto grads =
-        torch::autograd::grad({loss}, {net->a}, {}, /*retain_graph=*/true);
-    EXPECT_TRUE(is_all(grads[0], 12.0 * (1 + world.rank())));
-    EXPECT_FALSE(net->a.grad().defined());
-    EXPECT_TRUE(says(message_of([&] {
-                       torch::autograd::backward({loss}, {}, true, false,
-                                                 {net->a});
-                     }),
-                     "'a' got a gradient in a backward for some inputs only"));
-    net->zero_grad();
-    loss.backward();
-    EXPECT_TRUE(is_all(net->a.grad(), 18));
   });
 }
 

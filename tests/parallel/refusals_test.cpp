@@ -1,4 +1,6 @@
 // What DistributedDataParallel does not take, and how failures end.
+#include <cmath>
+
 #include "tessera/module/on_meta.h"
 #include "tessera/shard/fully_shard.h"
 #include "tests/parallel/support.h"
@@ -34,7 +36,27 @@ TEST_F(RefusalsTest, UnlikeModelsAreNamedOnAllRanks) {
       model->register_buffer("more", torch::zeros({2}));
     }
     EXPECT_TRUE(says(message_of_wrapping(world, model, options_over(world)),
-                     "number 6 is nothing on rank 0 and 'more' [2] Double"));
+                     "nothing on rank 0 and 'more' [2] Double"));
+  });
+}
+
+TEST_F(RefusalsTest,
+       ModelsThatAreFrozenElsewhereOrWrappedInAnotherWayAreNamed) {
+  on_ranks(2, [](const World& world) {
+    const Model model = build(make_chain);
+    as_chain(model)->first->bias.requires_grad_(world.rank() == 0);
+    EXPECT_TRUE(says(message_of_wrapping(world, model, options_over(world)),
+                     "strides [1], trained on rank 0 and 'first.bias'"));
+    const Model other = build(make_chain);
+    EXPECT_TRUE(
+        says(message_of_wrapping(
+                 world, other,
+                 options_over(world, {.bucket_cap_mib = 1.0 + world.rank()})),
+             "bucket_cap_mib 1"));
+    EXPECT_TRUE(says(
+        message_of_wrapping(world, other,
+                            options_over(world, {.bucket_cap_mib = INFINITY})),
+        "up to 1"));
   });
 }
 
