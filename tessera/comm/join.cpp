@@ -110,6 +110,7 @@ void JoinSession::shadow() {
     }
     if (options_.before_shadow_step) options_.before_shadow_step(*joinable);
     joinable->shadow_step();
+    if (options_.after_shadow_step) options_.after_shadow_step(*joinable);
   }
   for (Joinable* joinable : joinables_) joinable->end_join(was_last);
 }

@@ -72,6 +72,9 @@ struct JoinOptions {
   // steps this rank's parameters with what is in `.grad`, which nobody else
   // has clipped.
   std::function<void(const Joinable&)> before_shadow_step = {};
+  // The same behind it. For what follows a step in the body, as a schedule does
+  // whose rate that optimizer takes.
+  std::function<void(const Joinable&)> after_shadow_step = {};
 };
 
 /// Calls `body` on each rank. Collective over the joinables' group.

@@ -26,13 +26,15 @@ void train(Ddp& ddp, int rank) {
 }
 
 constexpr double kNoClipping = 1e9;
+constexpr double kDecay = 0.7;  // of the rate, a step
 
 /// The same in one process: ranks without a batch count as zeros.
 Tensors trained_alone(int world_size, JoinDivisor divisor,
-                      double max_norm = kNoClipping) {
+                      double max_norm = kNoClipping, double decay = 1) {
   const Model model = build(make_chain);
   auto& chain = dynamic_cast<ChainImpl&>(*model);
   const auto optimizer = make_sgd(model->parameters());
+  torch::optim::StepLR schedule(*optimizer, 1, decay);
   for (int step = 0; step < batches_of(world_size - 1); ++step) {
     optimizer->zero_grad();
     int active = 0;
@@ -46,6 +48,7 @@ Tensors trained_alone(int world_size, JoinDivisor divisor,
     }
     clip_grad_norm_(model->parameters(), max_norm);
     optimizer->step();
+    schedule.step();
   }
   return plain_values(*model);
 }
@@ -86,7 +89,7 @@ TEST_F(JoinTest, AnOptimizerWhoseStateIsDividedJoinsToo) {
   for (const double max_norm : {kNoClipping, 0.05}) {
     for (const int world_size : {1, 2, 3, 4}) {
       const Tensors want =
-          trained_alone(world_size, JoinDivisor::all_ranks, max_norm);
+          trained_alone(world_size, JoinDivisor::all_ranks, max_norm, kDecay);
       for (const auto memory : {GradientMemory::own, GradientMemory::bucket}) {
         on_ranks(world_size, [&](const World& world) {
           Ddp ddp(as_chain(build(make_chain)),
@@ -96,6 +99,10 @@ TEST_F(JoinTest, AnOptimizerWhoseStateIsDividedJoinsToo) {
           ZeroRedundancyOptimizer<torch::optim::SGD> optimizer(
               parameters, torch::optim::SGDOptions(0.1),
               {.group = ddp.process_group()});
+          torch::optim::StepLR schedule(optimizer, 1, kDecay);
+          const auto next_rate = [&](const Joinable& joinable) {
+            if (&joinable == &optimizer) schedule.step();
+          };
           const auto clip = [&](const Joinable& joinable) {
             if (&joinable != &optimizer) return;
             clip_grad_norm_(parameters, max_norm);
@@ -111,9 +118,10 @@ TEST_F(JoinTest, AnOptimizerWhoseStateIsDividedJoinsToo) {
                    ddp(batch(world.rank(), step)).square().mean().backward();
                    clip(optimizer);
                    optimizer.step();
+                   next_rate(optimizer);
                  }
                },
-               {.before_shadow_step = clip});
+               {.before_shadow_step = clip, .after_shadow_step = next_rate});
           expect_close(plain_values(*ddp.module()), want,
                        str("values at W = ", world_size));
         });
