@@ -151,9 +151,9 @@ TEST_F(JoinTest, ADividedOptimizerStepsNoOldGradients) {
       const int through = optimizer.owner_of(net->b);
       join({&ddp, &optimizer}, [&] {
         for (int step = 0; step < (world.rank() == through ? 1 : 4); ++step) {
+          optimizer.zero_grad();
           ddp(torch::ones({1, 6}), step == 0).sum().backward();
           optimizer.step();
-          optimizer.zero_grad();
         }
       });
       // One step with the gradient 2.
