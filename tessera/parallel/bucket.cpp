@@ -71,10 +71,13 @@ void Bucket::copy_in() {
       continue;
     }
     require<Unsupported>(
-        !gradient.is_sparse() && !gradient.requires_grad(), [] {
-          return str("DistributedDataParallel: a gradient is ",
-                     "sparse or to be differentiated again (create_graph); ",
-                     "neither is there.");
+        !gradient.is_sparse() && !gradient.requires_grad(), [&] {
+          return str("DistributedDataParallel: the gradient of a parameter of ",
+                     parameters_[i].sizes(), " is ",
+                     gradient.is_sparse() ? "sparse; use layers with dense ones"
+                                          : "to be differentiated again; call "
+                                            "backward without create_graph",
+                     ".");
         });
     if (gradient.data_ptr() == place.data_ptr()) continue;
     places.push_back(place);

@@ -89,6 +89,11 @@ TEST_F(RefusalsTest, ModelsThatCannotBeReducedAreErrors) {
     }
     EXPECT_TRUE(says(message_of_wrapping(world, frozen, options_over(world)),
                      "no parameter that requires a gradient"));
+    const Model computed = build(make_chain);
+    computed->register_parameter("twice",
+                                 as_chain(computed)->first->bias.mul(2));
+    EXPECT_TRUE(says(message_of_wrapping(world, computed, options_over(world)),
+                     "'twice' was computed by autograd"));
     const Model meta = on_meta(make_chain);
     EXPECT_TRUE(says(message_of_wrapping(world, meta, options_over(world)),
                      "'first.weight' is on the meta device"));
@@ -216,7 +221,7 @@ TEST_F(RefusalsTest, SparseAndDifferentiableGradientsAreErrors) {
         says(message_of([&] {
                sparse(torch::tensor({1, 2}, torch::kLong)).sum().backward();
              }),
-             "a gradient is sparse"));
+             "parameter of [9, 4] is sparse; use layers"));
     Ddp ddp(as_chain(build(make_chain)), options_over(world));
     EXPECT_TRUE(says(message_of([&] {
                        ddp(batch(0, 0))
@@ -224,7 +229,7 @@ TEST_F(RefusalsTest, SparseAndDifferentiableGradientsAreErrors) {
                            .sum()
                            .backward({}, true, /*create_graph=*/true);
                      }),
-                     "differentiated again"));
+                     "to be differentiated again; call"));
   });
 }
 
