@@ -89,9 +89,8 @@ void join(const std::vector<Joinable*>& joinables,
 /// Before its collectives a joinable says that it is its turn; a rank that is
 /// through hears whose, and goes along:
 ///
-///   rank 0, 1   note(ddp), its sums ...   note(zero), its sends ...   |
-///   through rank 2      hears ddp, its sums ...   hears zero, its sends ... |
-///   hears 0
+///   rank 0  note(ddp), sums ...  note(zero), sends ...  | through
+///   rank 1  hears ddp, sums ...  hears zero, sends ...  | hears nothing
 class JoinSession {
  public:
   JoinSession(const std::vector<Joinable*>& joinables,

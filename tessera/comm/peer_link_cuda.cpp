@@ -17,6 +17,7 @@
 #include "tessera/comm/peer_window.h"
 #include "tessera/device/capture.h"
 #include "tessera/device/host_memory.h"
+#include "tessera/kernels/element_of.h"
 #include "tessera/kernels/launch.h"
 
 namespace tessera {
@@ -28,13 +29,6 @@ constexpr int64_t kFlagBytes = (cuda::kMostPeers + 1) * sizeof(uint64_t);
 
 char* bytes_of(const at::Tensor& tensor) {
   return static_cast<char*>(tensor.mutable_data_ptr());
-}
-
-std::optional<cuda::Element> element_of(c10::ScalarType type) {
-  if (type == c10::kFloat) return cuda::Element::float32;
-  if (type == c10::kBFloat16) return cuda::Element::bfloat16;
-  if (type == c10::kHalf) return cuda::Element::float16;
-  return std::nullopt;
 }
 
 int64_t window_bytes(const PeerLink::Place& place) {
@@ -57,7 +51,7 @@ class CudaPeerLink final : public PeerLink {
   }
 
   bool sums(c10::ScalarType from, c10::ScalarType to) const override {
-    return element_of(from) && (from == to || to == c10::kFloat);
+    return cuda::element_of(from) && (from == to || to == c10::kFloat);
   }
 
   bool casts(c10::ScalarType from, c10::ScalarType to) const override {
@@ -204,7 +198,7 @@ class CudaPeerLink final : public PeerLink {
     }
     const auto element_bytes = size_of(call.output.scalar_type());
     const int64_t first = piece.offset / element_bytes;
-    casts.push_back({.to = *element_of(call.output.scalar_type()),
+    casts.push_back({.to = *cuda::element_of(call.output.scalar_type()),
                      .numel = piece.bytes / element_bytes,
                      .input = call.input.const_data_ptr<float>() + first,
                      .outputs = {slot, window}});
@@ -297,8 +291,8 @@ class CudaPeerLink final : public PeerLink {
     for (const ByteOverlap& overlap :
          overlaps({part + piece.offset, piece.bytes}, input)) {
       const int64_t first = (piece.offset + overlap.in_range) / from_bytes;
-      sums.push_back({.from = *element_of(call.dtype),
-                      .to = *element_of(call.output.scalar_type()),
+      sums.push_back({.from = *cuda::element_of(call.dtype),
+                      .to = *cuda::element_of(call.output.scalar_type()),
                       .numel = overlap.bytes / from_bytes,
                       .num_parts = place_.size,
                       .scale = static_cast<float>(scale),

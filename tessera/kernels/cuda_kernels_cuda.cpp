@@ -9,6 +9,7 @@
 
 #include "tessera/kernels/aten_kernels.h"
 #include "tessera/kernels/cuda_kernels.h"
+#include "tessera/kernels/element_of.h"
 #include "tessera/kernels/launch.h"
 #include "tessera/kernels/tuned_products.h"
 
@@ -17,19 +18,9 @@ namespace tessera {
 namespace {
 
 using at::Tensor;
-using cuda::Element;
 
-std::optional<Element> element_of(const Tensor& tensor) {
-  switch (tensor.scalar_type()) {
-    case at::kFloat:
-      return Element::float32;
-    case at::kBFloat16:
-      return Element::bfloat16;
-    case at::kHalf:
-      return Element::float16;
-    default:
-      return std::nullopt;  // the plain version takes it
-  }
+std::optional<cuda::Element> element_of(const Tensor& tensor) {
+  return cuda::element_of(tensor.scalar_type());
 }
 
 template <class Call>

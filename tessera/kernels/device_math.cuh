@@ -6,6 +6,7 @@
 #include <cuda_fp16.h>
 
 #include <cstdint>
+#include <type_traits>
 
 #include "tessera/kernels/launch.h"
 
@@ -120,6 +121,21 @@ void with_type(Element element, const Run& run) {
     case Element::float16:
       return run(__half{});
   }
+}
+
+/// Calls `run` with a value of the type that `element` names, and with how many
+/// elements a load brings: kWide where all begins aligned (`fast`) and in
+/// multiples of it (`numel`), else one.
+template <class Run>
+void with_loads(Element element, bool fast, int64_t numel, const Run& run) {
+  with_type(element, [&](auto zero) {
+    constexpr int kMany = kWide<decltype(zero)>;
+    if (fast && numel % kMany == 0) {
+      run(zero, std::integral_constant<int, kMany>{});
+    } else {
+      run(zero, std::integral_constant<int, 1>{});
+    }
+  });
 }
 
 }  // namespace tessera::cuda

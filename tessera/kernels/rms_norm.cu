@@ -64,13 +64,8 @@ void launch(const RmsNorm& call, Stream stream) {
   const bool fast = aligned(call.x) && aligned(call.residual) &&
                     aligned(call.weight) && aligned(call.sum) &&
                     aligned(call.y);
-  with_type(call.element, [&](auto zero) {
-    using T = decltype(zero);
-    if (fast && call.dim % kWide<T> == 0) {
-      start<T, kWide<T>>(call, stream);
-    } else {
-      start<T, 1>(call, stream);
-    }
+  with_loads(call.element, fast, call.dim, [&](auto zero, auto width) {
+    start<decltype(zero), decltype(width)::value>(call, stream);
   });
 }
 

@@ -226,13 +226,8 @@ void launch(const RmsNormBackward& call, Stream stream) {
   const bool fast = aligned(call.dy) && aligned(call.dsum) && aligned(call.x) &&
                     aligned(call.weight) && aligned(call.dx) &&
                     aligned(call.partial);
-  with_type(call.element, [&](auto zero) {
-    using T = decltype(zero);
-    if (fast && call.dim % kWide<T> == 0) {
-      start<T, kWide<T>>(call, stream);
-    } else {
-      start<T, 1>(call, stream);
-    }
+  with_loads(call.element, fast, call.dim, [&](auto zero, auto width) {
+    start<decltype(zero), decltype(width)::value>(call, stream);
   });
 }
 

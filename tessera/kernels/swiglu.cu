@@ -85,13 +85,8 @@ void start(const Call& call, Stream stream) {
 
 template <class Call>
 void start_for_type(const Call& call, bool fast, Stream stream) {
-  with_type(call.element, [&](auto zero) {
-    using T = decltype(zero);
-    if (fast && call.numel % kWide<T> == 0) {
-      start<T, kWide<T>>(call, stream);
-    } else {
-      start<T, 1>(call, stream);
-    }
+  with_loads(call.element, fast, call.numel, [&](auto zero, auto width) {
+    start<decltype(zero), decltype(width)::value>(call, stream);
   });
 }
 

@@ -5,33 +5,15 @@
 #include <c10/core/DeviceGuard.h>
 #include <c10/cuda/CUDAException.h>
 
-#include <optional>
-
+#include "tessera/kernels/element_of.h"
 #include "tessera/kernels/launch.h"
 
 namespace tessera {
 
-namespace {
-
-std::optional<cuda::Element> element_of(c10::ScalarType dtype) {
-  switch (dtype) {
-    case at::kFloat:
-      return cuda::Element::float32;
-    case at::kBFloat16:
-      return cuda::Element::bfloat16;
-    case at::kHalf:
-      return cuda::Element::float16;
-    default:
-      return std::nullopt;
-  }
-}
-
-}  // namespace
-
 std::vector<at::Tensor> two_norms_in_one_pass(
     const std::vector<at::Tensor>& tensors) {
   if (tensors.empty() || !tensors[0].is_cuda()) return {};
-  const auto element = element_of(tensors[0].scalar_type());
+  const auto element = cuda::element_of(tensors[0].scalar_type());
   if (!element) return {};
   const auto device = tensors[0].device();
   const c10::DeviceGuard guard(device);

@@ -4,13 +4,13 @@
 
 #include <algorithm>
 #include <map>
-#include <sstream>
 #include <string>
 #include <typeinfo>
 #include <unordered_map>
 
 #include "tessera/base/error.h"
 #include "tessera/comm/distributed.h"
+#include "tessera/comm/text_agreement.h"
 #include "tessera/tensor/spread.h"
 
 namespace tessera {
@@ -118,7 +118,7 @@ class Description {
 
 // --- what all hold -----------------------------------------------------------
 
-// The first letter says what the rest is.
+// The first letter says what the rest is, or the lines behind it.
 constexpr char kDescription = '=';
 constexpr char kInvalidArgument = 'A';
 constexpr char kUnsupported = 'U';
@@ -126,7 +126,7 @@ constexpr char kUnsupported = 'U';
 std::string outcome_of(const Groups& groups, const OptimizerOptions& defaults,
                        BucketView view) {
   try {
-    return kDescription + Description(view).of(groups, defaults);
+    return str(kDescription, '\n', Description(view).of(groups, defaults));
   } catch (const InvalidArgument& error) {
     return str(kInvalidArgument, error.what());
   } catch (const Unsupported& error) {
@@ -167,31 +167,17 @@ void raise_failure(const distributed::ProcessGroup& group,
   }
 }
 
-// The first lines that differ.
-std::pair<std::string, std::string> first_difference(const std::string& a,
-                                                     const std::string& b) {
-  std::istringstream of_a(a.substr(1));
-  std::istringstream of_b(b.substr(1));
-  std::string left;
-  std::string right;
-  do {
-    if (!std::getline(of_a, left)) left = "the list has ended";
-    if (!std::getline(of_b, right)) right = "the list has ended";
-  } while (left == right);
-  return {left, right};
-}
-
 void compare(const distributed::ProcessGroup& group,
              const std::vector<std::string>& all) {
-  for (size_t rank = 1; rank < all.size(); ++rank) {
-    require<InvalidArgument>(all[rank] == all[0], [&] {
-      const auto [first, other] = first_difference(all[0], all[rank]);
-      return str(kWho, "the ranks have unlike parameters: on ",
-                 names_of(group, ranks_like(all, 0)), " ", first, ", but on ",
-                 names_of(group, ranks_like(all, rank)), " ", other,
-                 ". Give the same parameters in the same order on all ranks.");
-    });
-  }
+  const auto difference = first_difference(all, "the list has ended");
+  require<InvalidArgument>(!difference, [&] {
+    const auto other = static_cast<size_t>(difference->other_rank);
+    return str(kWho, "the ranks have unlike parameters: on ",
+               names_of(group, ranks_like(all, 0)), " ", difference->first,
+               ", but on ", names_of(group, ranks_like(all, other)), " ",
+               difference->other,
+               ". Give the same parameters in the same order on all ranks.");
+  });
 }
 
 // A group without a backend for a device says so before anything is sent.

@@ -17,7 +17,7 @@ namespace tessera {
 
 /// The hook that buckets go to, and what it is told.
 struct HookCall {
-  CommHook hook;
+  const CommHook& hook;
   int64_t divisor = 1;
 };
 

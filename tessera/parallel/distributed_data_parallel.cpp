@@ -1,6 +1,5 @@
 #include "tessera/parallel/distributed_data_parallel.h"
 
-#include <ATen/Functions.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
@@ -8,7 +7,6 @@
 #include <string>
 
 #include "tessera/base/error.h"
-#include "tessera/comm/distributed.h"
 #include "tessera/device/capture.h"
 #include "tessera/mesh/group_over.h"
 #include "tessera/module/traversal.h"
@@ -147,14 +145,10 @@ void DataParallel::send_buffers(int root) const {
 }
 
 DataParallel::Step DataParallel::agree(const Step& mine) const {
-  const Tensor most =
-      at::tensor({mine.reduces ? 1 : 0, mine.sends_buffers ? 1 : 0, mine.root},
-                 at::kInt)
-          .to(device_);
-  distributed::all_reduce(most, group_, ReduceOp::max).wait();
-  const Tensor all = most.cpu();
-  const auto* values = all.const_data_ptr<int32_t>();
-  return {values[0] > 0, values[1] > 0, values[2]};
+  const auto most =
+      most_of({mine.reduces ? 1 : 0, mine.sends_buffers ? 1 : 0, mine.root},
+              device_, group_);
+  return {most[0] > 0, most[1] > 0, most[2]};
 }
 
 void DataParallel::before_forward() {

@@ -30,10 +30,12 @@ GradientReducer::GradientReducer(const std::vector<NamedTensor>& parameters,
     : group_(std::move(group)),
       unused_(options.unused_parameters),
       static_graph_(options.static_graph),
+      memory_(options.gradient_memory),
       divisor_(group_.size()),
       buckets_(tensors_of(parameters),
                static_cast<int64_t>(options.bucket_cap_mib * kMiB),
-               options.gradient_memory) {
+               options.gradient_memory),
+      hook_(comm_hooks::all_reduce(group_)) {
   for (const NamedTensor& parameter : parameters) {
     Slot& slot = slots_.emplace_back();
     slot.name = parameter.name;
@@ -120,16 +122,13 @@ void GradientReducer::set_comm_hook(CommHook hook) {
   require<InvalidArgument>(hook != nullptr, [] {
     return str("DistributedDataParallel::set_comm_hook: the hook is empty.");
   });
-  require<InvalidState>(!hook_ && !running_, [] {
+  require<InvalidState>(!has_own_hook_ && !running_, [] {
     return str("DistributedDataParallel::set_comm_hook: ",
                "there is one already, or backward is running; set one hook, "
                "before the first backward.");
   });
   hook_ = std::move(hook);
-}
-
-HookCall GradientReducer::hook_call() const {
-  return {hook_ ? hook_ : comm_hooks::all_reduce(group_), divisor_};
+  has_own_hook_ = true;
 }
 
 bool GradientReducer::finds_unused() const {
@@ -230,6 +229,7 @@ std::vector<bool> GradientReducer::used_anywhere() {
 
 // Those that lie in a bucket would be reduced with it.
 void GradientReducer::take_unused_out_of_buckets() {
+  if (!finds_unused() || memory_ != GradientMemory::bucket) return;
   const at::NoGradGuard no_grad;
   for (Slot& slot : slots_) {
     at::Tensor& gradient = slot.tensor.mutable_grad();
@@ -244,7 +244,7 @@ void GradientReducer::finish_pass() {
   } else if (!finds_unused()) {
     check_all_came();
   }
-  if (finds_unused()) take_unused_out_of_buckets();
+  take_unused_out_of_buckets();
   buckets_.start_all(hook_call());
   buckets_.finish(used_anywhere());
   end_pass();

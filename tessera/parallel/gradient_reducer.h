@@ -93,15 +93,17 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   }
   [[nodiscard]] bool finds_unused() const;
   [[nodiscard]] std::vector<bool> used_anywhere();
-  [[nodiscard]] HookCall hook_call() const;
+  [[nodiscard]] HookCall hook_call() const { return {hook_, divisor_}; }
 
   const distributed::ProcessGroup group_;
   const UnusedParameters unused_;
   const StaticGraph static_graph_;
+  const GradientMemory memory_;
   int64_t divisor_;
   Buckets buckets_;
   std::vector<Slot> slots_;
-  CommHook hook_;     // null: the mean
+  CommHook hook_;  // the mean, unless there is an own one
+  bool has_own_hook_ = false;
   std::mutex mutex_;  // several devices of the engine may have gradients
   bool running_ = false;
   int64_t pending_forwards_ = 0;  // without a backward yet

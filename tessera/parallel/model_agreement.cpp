@@ -10,6 +10,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/comm/distributed.h"
+#include "tessera/comm/text_agreement.h"
 
 namespace tessera {
 
@@ -26,17 +27,6 @@ std::string line_of(const NamedTensor& named) {
   return str("'", named.name, "' ", tensor.sizes(), " ",
              c10::toString(tensor.scalar_type()), ", strides ",
              tensor.strides(), tensor.requires_grad() ? ", trained" : "");
-}
-
-std::vector<std::string> lines_of(const std::string& text) {
-  std::vector<std::string> lines;
-  std::istringstream in(text);
-  for (std::string line; std::getline(in, line);) lines.push_back(line);
-  return lines;
-}
-
-std::string line_at(const std::vector<std::string>& lines, size_t i) {
-  return i < lines.size() ? lines[i] : "nothing";
 }
 
 int64_t room_of(const Tensor& tensor) {
@@ -84,18 +74,14 @@ void check_same_models(const std::string& options,
   std::string mine = str("the options: ", options, "\n");
   for (const NamedTensor& named : tensors) mine += line_of(named) + "\n";
   const auto all = distributed::all_gather_object(mine, group);
-  const auto first = lines_of(all.at(0));
-  for (size_t r = 1; r < all.size(); ++r) {
-    if (all[r] == all[0]) continue;
-    const auto other = lines_of(all[r]);
-    size_t i = 0;
-    while (line_at(first, i) == line_at(other, i)) ++i;
-    throw InvalidArgument(str(
-        "DistributedDataParallel: the ranks have unlike models: ",
-        line_at(first, i), " on rank ", group.world_rank(0), " and ",
-        line_at(other, i), " on rank ", group.world_rank(static_cast<int>(r)),
-        "; build and wrap the same model on all ranks."));
-  }
+  const auto difference = first_difference(all, "nothing");
+  require<InvalidArgument>(!difference, [&] {
+    return str("DistributedDataParallel: the ranks have unlike models: ",
+               difference->first, " on rank ", group.world_rank(0), " and ",
+               difference->other, " on rank ",
+               group.world_rank(difference->other_rank),
+               "; build and wrap the same model on all ranks.");
+  });
 }
 
 void broadcast_tensors(const std::vector<Tensor>& tensors, int root,
@@ -126,17 +112,21 @@ std::vector<size_t> numbers_of_root(const std::vector<size_t>& mine, int root,
   return numbers;
 }
 
-std::vector<bool> true_anywhere(const std::vector<bool>& mine,
-                                c10::Device device,
-                                const distributed::ProcessGroup& group) {
-  const std::vector<int32_t> numbers(mine.begin(), mine.end());
-  const Tensor most = at::tensor(numbers, at::kInt).to(device);
+std::vector<int32_t> most_of(const std::vector<int32_t>& mine,
+                             c10::Device device,
+                             const distributed::ProcessGroup& group) {
+  const Tensor most = at::tensor(mine, at::kInt).to(device);
   distributed::all_reduce(most, group, ReduceOp::max).wait();
   const Tensor all = most.cpu();
   const auto* values = all.const_data_ptr<int32_t>();
-  std::vector<bool> result;
-  for (size_t i = 0; i < mine.size(); ++i) result.push_back(values[i] > 0);
-  return result;
+  return {values, values + all.numel()};
+}
+
+std::vector<bool> true_anywhere(const std::vector<bool>& mine,
+                                c10::Device device,
+                                const distributed::ProcessGroup& group) {
+  const auto most = most_of({mine.begin(), mine.end()}, device, group);
+  return {most.begin(), most.end()};
 }
 
 }  // namespace tessera

@@ -7,6 +7,7 @@
 #include <c10/core/Device.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,11 @@ void broadcast_tensors(const std::vector<at::Tensor>& tensors, int root,
 /// Those of `root`. Collective.
 [[nodiscard]] std::vector<size_t> numbers_of_root(
     const std::vector<size_t>& mine, int root,
+    const distributed::ProcessGroup& group);
+
+/// Of each, the greatest over the ranks. Collective, on `device`; waits.
+[[nodiscard]] std::vector<int32_t> most_of(
+    const std::vector<int32_t>& mine, c10::Device device,
     const distributed::ProcessGroup& group);
 
 /// Of each, whether it is true on some rank. Collective, on `device`; waits.
